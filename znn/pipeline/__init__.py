@@ -1,0 +1,1 @@
+"""Training, inference and evaluation over volumes."""

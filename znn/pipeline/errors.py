@@ -1,0 +1,25 @@
+"""Failures of the pipeline that a user can mend; the message says what, where, expected against found, and how."""
+
+
+class PipelineError(ValueError):
+    """Base of every error that `znn.pipeline` raises on purpose; commands print it without a traceback."""
+
+
+class CheckpointError(PipelineError):
+    """A checkpoint is missing, damaged, or does not fit the network it is loaded into."""
+
+
+class NonFiniteLoss(PipelineError):
+    """Training met a loss that is not a finite number; carries the coordinates of the patch."""
+
+
+class OutputExists(PipelineError):
+    """The output is already there, or is the input itself; nothing was written."""
+
+
+class OutputNotWritable(PipelineError):
+    """The folder of the output does not exist or may not be written to."""
+
+
+class UndefinedVolume(PipelineError):
+    """The volume cannot be processed as asked: too small, not finite, or of the wrong rank."""
