@@ -10,9 +10,13 @@ import math
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-_engine = "torch"
+from znn.runtime import conv as conv_kernels
+from znn.runtime import pool as pool_kernels
+
+_engine = "znn"
 ENGINES = ("znn", "torch")
 
 
@@ -38,22 +42,144 @@ def triple(value):
     return values
 
 
-class Conv3d(nn.Module):
-    """Valid 3D convolution: kernel and dilation are (z, y, x).
+def _ours(x):
+    """Whether the generated kernels compute this tensor: they know dense CPU memory and two floating types."""
+    return _engine == "znn" and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
 
-    ``y[co, p] = bias[co] + sum_{ci, k} weight[co, ci, k] x[ci, p + dilation * k]``
+
+class _Convolution(torch.autograd.Function):
+    """Convolution, bias and activation in one pass forward; the activation's gradient is part of the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, dilation, activation):
+        x, weight = x.contiguous(), weight.contiguous()
+        y = torch.from_numpy(conv_kernels.forward(
+            x.numpy(), weight.numpy(), None if bias is None else bias.numpy(), dilation, activation == "relu"))
+        if isinstance(activation, tuple):
+            a, b = activation
+            y.mul_(b).tanh_().mul_(a)
+        ctx.save_for_backward(x, weight, *([] if activation is None else [y]))
+        ctx.dilation, ctx.activation = dilation, activation
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x, weight, *y = (t.numpy() for t in ctx.saved_tensors)
+        out = conv_kernels.backward(x, weight, y[0] if y else None, grad.contiguous().numpy(), ctx.dilation,
+                                    ctx.activation, ctx.needs_input_grad[:3])
+        return *(None if g is None else torch.from_numpy(g) for g in out), None, None
+
+
+class _Maximum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, window, dilation):
+        x = x.contiguous()
+        y = torch.from_numpy(pool_kernels.max_filter(x.numpy(), window, dilation))
+        ctx.save_for_backward(x, y)
+        ctx.window, ctx.dilation = window, dilation
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x, y = (t.numpy() for t in ctx.saved_tensors)
+        dx = pool_kernels.max_filter_gradient(x, y, grad.contiguous().numpy(), ctx.window, ctx.dilation)
+        return torch.from_numpy(dx), None, None
+
+
+def _check(what, x, channels, kernel, dilation):
+    """Raise ValueError when a layer cannot take this input."""
+    if x.dim() != 5 or (channels and x.shape[1] != channels):
+        raise ValueError(f"{what} expects (N, {channels or 'C'}, Z, Y, X), found {tuple(x.shape)}")
+    need = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation))
+    if any(n < m for n, m in zip(x.shape[2:], need)):
+        raise ValueError(f"{what} needs at least {need} voxels (z, y, x), found {tuple(x.shape[2:])}: "
+                         "give the network an input no smaller than its field of view")
+
+
+def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None):
+    """Valid convolution, bias and activation as one operation; the functional form of `Conv3d`.
+
+    Parameters
+    ----------
+    x : Tensor, (N, in, Z, Y, X)
+    weight : Tensor, (out, in, kz, ky, kx)
+    bias : Tensor, (out,), optional
+    dilation : (int, int, int)
+    activation : None, "relu", or (a, b) for a tanh(b s)
+
+    Returns
+    -------
+    Tensor, (N, out, Z - dilation_z (kz - 1), Y - ..., X - ...)
+    """
+    _check("convolution", x, weight.shape[1], weight.shape[2:], dilation)
+    if _ours(x):
+        return _Convolution.apply(x, weight, bias, tuple(dilation), activation)
+    y = F.conv3d(x, weight, bias, dilation=tuple(dilation))
+    if activation is None:
+        return y
+    return F.relu(y) if activation == "relu" else activation[0] * torch.tanh(activation[1] * y)
+
+
+def max_filter3d(x, window, dilation=(1, 1, 1)):
+    """Sliding maximum over a dilated window; the functional form of `MaxFilter3d`."""
+    _check("max filter", x, None, window, dilation)
+    if _ours(x):
+        return _Maximum.apply(x, tuple(window), tuple(dilation))
+    return F.max_pool3d(x, tuple(window), stride=1, dilation=tuple(dilation))
+
+
+class ReLU(nn.ReLU):
+    """max(x, 0)."""
+
+    kind = "relu"
+
+
+class Tanh(nn.Module):
+    """a * tanh(b * x), the scaled hyperbolic tangent of LeCun et al., "Efficient BackProp" (1998)."""
+
+    def __init__(self, a=1.7159, b=0.6666):
+        super().__init__()
+        self.a, self.b = a, b
+
+    def forward(self, x):
+        return self.a * torch.tanh(self.b * x)
+
+    @property
+    def kind(self):
+        """How the functional form names it."""
+        return self.a, self.b
+
+    def extra_repr(self):
+        return f"a={self.a}, b={self.b}"
+
+
+class Conv3d(nn.Module):
+    """Valid 3D convolution, kernel and dilation (z, y, x), with its activation.
+
+    ``y[co, p] = activation(bias[co] + sum_{ci, k} weight[co, ci, k] x[ci, p + dilation k])``
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    kernel, dilation : int or (int, int, int)
+    bias : bool
+    activation : ReLU, Tanh or None
+        Given here rather than as the next module, it costs no pass over memory.
     """
 
-    def __init__(self, in_channels, out_channels, kernel, dilation=1, bias=True):
+    def __init__(self, in_channels, out_channels, kernel, dilation=1, bias=True, activation=None):
         super().__init__()
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel, self.dilation = triple(kernel), triple(dilation)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *self.kernel))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        self.activation = activation
         initialise(self, "msra")
 
     def forward(self, x):
-        return F.conv3d(x, self.weight, self.bias, dilation=self.dilation)
+        return conv3d(x, self.weight, self.bias, self.dilation, self.activation and self.activation.kind)
 
     def extra_repr(self):
         return f"{self.in_channels}, {self.out_channels}, kernel={self.kernel}, dilation={self.dilation}"
@@ -67,28 +193,10 @@ class MaxFilter3d(nn.Module):
         self.window, self.dilation = triple(window), triple(dilation)
 
     def forward(self, x):
-        return F.max_pool3d(x, self.window, stride=1, dilation=self.dilation)
+        return max_filter3d(x, self.window, self.dilation)
 
     def extra_repr(self):
         return f"window={self.window}, dilation={self.dilation}"
-
-
-class ReLU(nn.ReLU):
-    """max(x, 0)."""
-
-
-class Tanh(nn.Module):
-    """a * tanh(b * x), the scaled hyperbolic tangent of LeCun et al., "Efficient BackProp" (1998)."""
-
-    def __init__(self, a=1.7159, b=0.6666):
-        super().__init__()
-        self.a, self.b = a, b
-
-    def forward(self, x):
-        return self.a * torch.tanh(self.b * x)
-
-    def extra_repr(self):
-        return f"a={self.a}, b={self.b}"
 
 
 class Dropout(nn.Dropout):

@@ -1,0 +1,79 @@
+"""What each kind of processor offers to the generator, as data; the best one is chosen at run time.
+
+``ZNN_TARGET=avx2`` in the environment, or `use_target`, forces another: for tests, and for comparing.
+"""
+import contextlib
+import os
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+
+@dataclass(frozen=True)
+class Target:
+    """A vector unit.
+
+    Attributes
+    ----------
+    name : str
+    bits : int
+        Width of a vector register.
+    registers : int
+        Vector registers that a kernel may name.
+    needs : tuple of str
+        LLVM features the processor must have.
+    cpu : str
+        LLVM processor name to compile for; "host" means the machine at hand with all its features.
+    """
+
+    name: str
+    bits: int
+    registers: int
+    needs: tuple
+    cpu: str
+
+    def lanes(self, dtype):
+        """Elements of numpy dtype `dtype` in one register."""
+        return self.bits // (8 * dtype.itemsize)
+
+
+TARGETS = {t.name: t for t in (
+    Target("avx512", 512, 32, ("avx512f", "avx512vl", "avx512dq", "avx512bw"), "host"),
+    Target("avx2", 256, 16, ("avx2", "fma"), "haswell"),
+    Target("neon", 128, 32, ("neon",), "host"),
+    Target("generic", 128, 16, (), ""),
+)}
+
+_forced = None
+
+
+def available():
+    """Names of the targets that this processor can run, best first."""
+    has = llvm.get_host_cpu_features()
+    return [t.name for t in TARGETS.values() if all(has.get(f, False) for f in t.needs)]
+
+
+def current():
+    """The target kernels are generated for: forced by `use_target` or ZNN_TARGET, else the best available.
+
+    Raises
+    ------
+    ValueError
+        If the forced one is unknown, or this processor lacks it.
+    """
+    name = _forced or os.environ.get("ZNN_TARGET")
+    names = available()
+    if name and name not in names:
+        raise ValueError(f"target {name!r} cannot run here: this processor offers {', '.join(names)}")
+    return TARGETS[name or names[0]]
+
+
+@contextlib.contextmanager
+def use_target(name):
+    """Within the block, generate kernels for the named target."""
+    global _forced
+    before, _forced = _forced, name
+    try:
+        yield current()
+    finally:
+        _forced = before

@@ -1,0 +1,1 @@
+"""Running kernels: the parallel driver, convolution and pooling on numpy arrays."""
