@@ -204,7 +204,8 @@ def adapted_rand(counts, convention="cremi"):
         )
     else:
         slip = counts.loose.sum() / max(counts.voxels, 1)
-        joint, truth, predicted = _squares(counts.joint) + slip, _squares(counts.truth), _squares(counts.predicted) + slip
+        joint, predicted = _squares(counts.joint) + slip, _squares(counts.predicted) + slip
+        truth = _squares(counts.truth)
     if truth == 0 or predicted == 0:
         return None
     return float(1 - 2 * joint / (truth + predicted)), float(joint / predicted), float(joint / truth)
