@@ -54,26 +54,30 @@ class Drop:
     p: float
 
 
-def layers(table, in_channels):
+def layers(table, in_channels, joins=None):
     """The dense layers of a table, in order.
 
     Parameters
     ----------
     table : sequence of Conv, Pool, Drop
     in_channels : int
+    joins : str, optional
+        Name of the convolution whose activation waits for a sum.
 
     Returns
     -------
     dict of str to torch.nn.Module
-        A row's layer under the row's name; an activation directly after its convolution, as ``<name>_act``.
+        A row's layer under the row's name, its activation inside; that of `joins` follows it as ``<name>_act``.
     """
     built, channels, dilation = {}, in_channels, (1, 1, 1)
     for row in table:
         if isinstance(row, Conv):
-            conv = built[row.name] = Conv3d(channels, row.maps, row.kernel, dilation, bias=row.bias)
+            f = choose("activation", row.activation, ACTIVATIONS)() if row.activation else None
+            waits = row.name == joins
+            conv = built[row.name] = Conv3d(channels, row.maps, row.kernel, dilation, row.bias, None if waits else f)
             _initialise(conv, row.init)
-            if row.activation:
-                built[f"{row.name}_act"] = choose("activation", row.activation, ACTIVATIONS)()
+            if waits and f is not None:
+                built[f"{row.name}_act"] = f
             channels = row.maps
         elif isinstance(row, Pool):
             built[row.name] = MaxFilter3d(row.window, dilation)
@@ -120,7 +124,7 @@ class DenseNet(nn.Module):
 
     def __init__(self, table, in_channels=1, side=(), joins=None, init=None):
         super().__init__()
-        main, beside = layers(table, in_channels), layers(side, 1)
+        main, beside = layers(table, in_channels, joins if side else None), layers(side, 1)
         for name, layer in (main | beside).items():
             self.add_module(name, layer)
             if init is not None and isinstance(layer, Conv3d):

@@ -45,8 +45,8 @@ VARIANTS = (
 
 def as_markdown(variants=VARIANTS):
     """The variants as a table in Markdown."""
-    rows = ["| network | `models.build` | parameters | field of view (zyx) | hidden activation | initialisation | from |",
-            "|---|---|---|---|---|---|---|"]
+    heads = ("network", "`models.build`", "parameters", "field of view (zyx)", "activation", "initialisation", "from")
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for v in variants:
         fov = " x ".join(map(str, v.field_of_view))
         rows.append(f"| {v.title} | `{v.model!r}, {v.options}` | {v.parameters:,} | {fov} "
