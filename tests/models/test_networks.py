@@ -1,4 +1,3 @@
-import itertools
 import math
 from pathlib import Path
 
@@ -38,12 +37,11 @@ def test_output_extent_shrinks_by_the_field_of_view():
 
 
 def activations(net):
-    """Convolution name -> type of the layer that directly follows it, if an activation."""
-    names = [name for name, _ in net.named_children()]
-    follow = dict(itertools.pairwise(names))
-    layer = dict(net.named_children())
-    return {name: type(layer[follow[name]]) for name in names
-            if isinstance(layer[name], Conv3d) and follow.get(name, "").endswith("_act")}
+    """Convolution name -> type of its activation, its own or that of the sum it is part of; none for linear ones."""
+    layers = dict(net.named_children())
+    found = {name: layer.activation or layers.get(f"{name}_act")
+             for name, layer in layers.items() if isinstance(layer, Conv3d)}
+    return {name: type(f) for name, f in found.items() if f is not None}
 
 
 def tanh_layers(net):

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from skimage.metrics import contingency_table
 
+from data.targets import unlabelled
+
 CONVENTIONS = {
     "cremi": "truth 0 excluded, predicted 0 of no segment (the CREMI and SNEMI3D script), self pairs counted",
     "skimage": "truth 0 excluded, predicted 0 a segment like any other, self pairs not counted (scikit-image)",
@@ -31,7 +33,7 @@ def dense_ids(ids):
     Parameters
     ----------
     ids : ndarray of int
-        Any ids up to 2**64 - 1.  Negative ids and 2**64 - 1 (CREMI's "no label") count as 0.
+        Any ids up to 2**64 - 1.  What `data.targets.unlabelled` names (negative ids, CREMI's 2**64 - 1) counts as 0.
 
     Returns
     -------
@@ -39,8 +41,7 @@ def dense_ids(ids):
         Same shape; 0 where `ids` is 0 or "no label", else 1 .. number of distinct ids.
     """
     ids = np.asarray(ids)
-    nothing = ids < 0 if ids.dtype.kind == "i" else ids == np.iinfo(np.uint64).max
-    values, dense = np.unique(np.where(nothing, 0, ids), return_inverse=True)
+    values, dense = np.unique(np.where(unlabelled(ids), ids.dtype.type(0), ids), return_inverse=True)
     return dense.reshape(ids.shape).astype(np.int64) + (0 if values.size and values[0] == 0 else 1)
 
 

@@ -12,7 +12,7 @@ from znn.codegen import conv as tiles
 from znn.codegen import jit, target
 from znn.runtime import driver, pointwise
 
-STRIP_BYTES = 32 << 10  # gradient rows that weight_tile re-reads: most of a first-level cache
+STRIP_BYTES = 128 << 10  # gradient rows that weight_tile re-reads: they stay in a second-level cache
 TASKS = 64              # enough parallel pieces of a weight gradient for a large machine
 
 _scratch = threading.local()
@@ -143,7 +143,7 @@ def _spatial_shape(where, lanes, co, xo):
     def cost(shape):
         nc, nx = shape
         vectors = -(-xo // lanes)
-        steps = sum(count * max(c * v, (c + 2 * v) / 2) + 0.25 * count * (c + v)
+        steps = sum(count * max(c * v, (c + 2 * v) / 2) + count * (0.2 * c + 0.5 * v)
                     for c, c_count in ((nc, co // nc), (co % nc, 1))
                     for v, v_count in ((nx, vectors // nx), (vectors % nx, 1))
                     if (count := c_count * v_count) and c and v)

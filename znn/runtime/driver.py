@@ -77,7 +77,7 @@ def run_weights(kernels, size, x, x_strides, g, g_strides, dw, offsets, extent, 
     tile : (2,) int64
         Output channels and taps of the full tile.
     strip : int
-        Rows that one call sums over: few enough that their gradient stays in the first-level cache.
+        Rows that one call sums over: few enough that their gradient stays in cache.
     n_slabs : int
         Each slab of strips has its own copy of dw, to be summed by the caller.
     """
