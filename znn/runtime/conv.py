@@ -18,7 +18,7 @@ TASKS = 64              # enough parallel pieces of a weight gradient for a larg
 _scratch = threading.local()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _kernel(emit, where, dtype, *args):
     return jit.compile_kernel(emit(where, dtype, *args), where)
 

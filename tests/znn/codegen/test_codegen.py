@@ -12,7 +12,7 @@ F32 = np.dtype(np.float32)
 
 def test_generic_always_runs_and_an_unknown_target_is_refused(monkeypatch):
     assert target.available()[-1] == "generic"
-    with pytest.raises(ValueError, match="cannot run here: this processor offers .*generic"):
+    with pytest.raises(ValueError, match=r"cannot run here: this processor offers .*generic"):
         with target.use_target("sse9"):
             pass
     monkeypatch.setenv("ZNN_TARGET", "generic")
