@@ -22,7 +22,7 @@ from znn.pipeline.sweep import best_threshold, sweep
 BETTER = {
     "v_rand": max, "v_info": max, "rand_f_components": max, "rand_f_watershed": max, "pixel_error": min,
     "adapted_rand_error": min, "voi": min, "cremi_score": min,
-}  # fmt: skip
+}
 SEED_SIZES_PX = (1, 25, 100)
 
 
@@ -184,7 +184,7 @@ def map_families(truth, probability, convention, seed_sizes_px):
 
 
 def score_map(truth, probability, convention="cremi", coarse_step=0.05, fine_step=0.01, seed_sizes_px=SEED_SIZES_PX,
-              progress=None):  # fmt: skip
+              progress=None):
     """Every score of a boundary map, each at its best threshold.
 
     Parameters

@@ -17,13 +17,14 @@ Front. Neuroanat. 9:142.  Meila (2007), Comparing clusterings, J. Multivariate A
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
 from skimage.metrics import contingency_table
 
 from data.targets import unlabelled
 
 CONVENTIONS = {
-    "cremi": "truth 0 excluded, predicted 0 of no segment (the CREMI and SNEMI3D script), self pairs counted",
-    "skimage": "truth 0 excluded, predicted 0 a segment like any other, self pairs not counted (scikit-image)",
+    "cremi": "truth 0 excluded, predicted 0 in no segment, self pairs counted",
+    "skimage": "truth 0 excluded, predicted 0 one segment more, no self pairs",
 }
 
 
@@ -89,7 +90,7 @@ def agreement(truth, predicted):
     """
     if truth.shape != predicted.shape or truth.size == 0:
         raise ValueError(f"truth {truth.shape} and prediction {predicted.shape} must have one shape and not be empty")
-    table = contingency_table(truth, predicted, ignore_labels=[0], sparse_type="array").tocsc()
+    table = sparse.csc_array(contingency_table(truth, predicted, ignore_labels=[0]))
     sizes = table.sum(axis=1), table.sum(axis=0)[1:], table[:, [0]].data, table[:, 1:].data
     true_sizes, predicted_sizes, loose, joint = (counts[counts > 0] for counts in sizes)
     return Agreement(joint, true_sizes, predicted_sizes, loose, truth.size)
