@@ -5,6 +5,7 @@ import numpy as np
 
 from data.errors import DataError, Mismatch, WrongSetting, WrongType
 from data.hdf5 import LazyDataset, list_datasets, open_file
+from data.normalise import as_float
 from data.roi import Roi
 from data.targets import BOUNDARY, IGNORE, boundary_target
 from data.volume import Volume, common_roi
@@ -190,13 +191,12 @@ def take_prediction(values, kind, name, scale=None):
             raise WrongType(f"{name}: expected the integers of a segmentation, found {values.dtype}; "
                             "say prediction_kind=boundary if it is a boundary map")
         return kind, dense_ids(values)
-    if integers:
-        values = values * np.float32(1 / np.iinfo(values.dtype).max if scale is None else scale)
+    values = as_float(values) if scale is None else values * np.float32(scale)
     low, high = float(values.min()), float(values.max())
     if low < 0 or high > 1 + 1e-6:
         raise UndefinedVolume(f"{name}: expected boundary probabilities in [0, 1], found {low:.6g} to {high:.6g}; "
                               "apply softmax, or say prediction_kind=segmentation if these are ids")
-    return kind, values.astype(np.float32)
+    return kind, values
 
 
 def _check_settings(settings):
