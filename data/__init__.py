@@ -10,6 +10,9 @@ from data.volume import Volume, common_roi
 from data.workers import patches
 from data.writing import write_volume
 
-__all__ = ["Augmentation", "DataError", "Standardisation", "as_float", "scale_map", "scaled_map", "standardised",
-           "Block", "Roi", "blocks", "Patch", "PatchSampler", "in_memory", "ClassCounts", "Source", "class_counts",
-           "BOUNDARY", "IGNORE", "INTERIOR", "boundary_target", "Volume", "common_roi", "patches", "write_volume"]
+__all__ = [
+    "BOUNDARY", "IGNORE", "INTERIOR", "Augmentation", "Block", "ClassCounts", "DataError", "Patch", "PatchSampler",
+    "Roi", "Source", "Standardisation", "Volume", "as_float", "blocks", "boundary_target",
+    "class_counts", "common_roi", "in_memory", "patches", "scale_map", "scaled_map", "standardised",
+    "write_volume",
+]

@@ -7,8 +7,17 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from data.errors import (EmptyVolume, LockedFile, MissingDataset, MissingFile, MissingFilter, UnreadableFile,
-                         WrongMetadata, WrongRank, WrongType)
+from data.errors import (
+    EmptyVolume,
+    LockedFile,
+    MissingDataset,
+    MissingFile,
+    MissingFilter,
+    UnreadableFile,
+    WrongMetadata,
+    WrongRank,
+    WrongType,
+)
 
 CHUNK_CACHE_BYTES = 32 << 20
 FILTER_PACKAGES = {32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}
@@ -32,7 +41,8 @@ def open_file(path):
         if "lock" not in str(error):
             raise UnreadableFile(_unreadable(path, error)) from error
         if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-            raise LockedFile(f"{path}: another process has this file open for writing; wait until it has finished") from error
+            raise LockedFile(f"{path}: another process has this file open for writing; "
+                             "wait until it has finished") from error
     try:
         return h5py.File(path, "r", rdcc_nbytes=CHUNK_CACHE_BYTES, locking=False)
     except OSError as error:
@@ -186,8 +196,8 @@ def nanometres(attributes, key, name):
         values = tuple(float(v) * factor for v in np.ravel(attributes[key]))
     except (TypeError, ValueError):
         values = ()
-    positive = key == "offset" or all(v > 0 for v in values)
-    if len(values) != 3 or not np.all(np.isfinite(values)) or not positive:
-        raise WrongMetadata(f"{name}: attribute {key!r}: expected three {'' if key == 'offset' else 'positive '}numbers "
-                            f"(z, y, x), found {attributes[key]!r}")
+    finite = "finite" if key == "offset" else "positive"
+    if len(values) != 3 or not np.all(np.isfinite(values)) or (finite == "positive" and min(values) <= 0):
+        raise WrongMetadata(f"{name}: attribute {key!r}: expected three {finite} numbers (z, y, x), "
+                            f"found {attributes[key]!r}")
     return values

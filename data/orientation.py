@@ -44,8 +44,8 @@ class Geometry:
     def centred(cls, input_shape, output_shape):
         inside, outside = triple(output_shape, "output_shape"), triple(input_shape, "input_shape")
         if min(inside) < 1 or any(o < i for o, i in zip(outside, inside)):
-            raise WrongSetting(f"patch: expected an output of at least 1 voxel and no larger than the input (z, y, x), found "
-                               f"output {inside} and input {outside}")
+            raise WrongSetting(f"patch: expected an output of at least 1 voxel and no larger than the input "
+                               f"(z, y, x), found output {inside} and input {outside}")
         return cls(outside, inside, tuple((o - i) // 2 for o, i in zip(outside, inside)))
 
     @property

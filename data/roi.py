@@ -81,8 +81,7 @@ class Roi:
 
     def contains(self, other):
         """Whether every voxel of `other` is in this region (an empty region is in any)."""
-        inside = all(a <= b for a, b in zip(self.begin, other.begin)) and all(a >= b for a, b in zip(self.end, other.end))
-        return inside or other.size == 0
+        return other.size == 0 or self.intersect(other) == other
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from data.targets import IGNORE
 
 MAX_TRIES = 1000
 STREAMS = ("orientation", "position")
+UNTURNED = Orientation()
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class PatchSampler:
         for transpose in (False, True) if self.augmentation.transpose_xy_p > 0 else (False,):
             self.position_counts(Orientation(transpose=transpose))
 
-    def position_counts(self, orientation=Orientation()):
+    def position_counts(self, orientation=UNTURNED):
         """Valid positions of each source for an orientation, a list of ints.
 
         Raises
@@ -143,7 +144,7 @@ class _Stack:
         last = [r - b - o for r, b, o in zip(self.region.end, geometry.before, geometry.output_shape)]
         if not mirror:
             first = [max(0, f) for f in first]
-            last = [min(n - i, l) for n, i, l in zip(self.image.shape, geometry.input_shape, last)]
+            last = [min(n - i, b) for n, i, b in zip(self.image.shape, geometry.input_shape, last)]
         return Roi.between(first, [end + 1 for end in last])
 
     def why_no_position(self, geometry, mirror, transposed):

@@ -73,8 +73,8 @@ def covering(volume, image, region, what):
     """The part of `volume` that lies over `region` of `image`; an error when it covers less."""
     in_image, in_volume = common_roi(image, volume)
     if not in_image.contains(region):
-        raise Mismatch(f"{volume.name}: expected the {what} to cover voxels {region.begin}..{region.end} of {image.name}, "
-                       f"found that it covers {in_image.begin}..{in_image.end}")
+        raise Mismatch(f"{volume.name}: expected the {what} to cover voxels {region.begin}..{region.end} of "
+                       f"{image.name}, found that it covers {in_image.begin}..{in_image.end}")
     return volume.crop(region.shift(b - a for a, b in zip(in_image.begin, in_volume.begin)))
 
 
@@ -94,7 +94,8 @@ class _Target:
         target = np.full(roi.shape, IGNORE, np.uint8)
         inside = roi.intersect(self.region)
         if inside.size:
-            target[inside.shift(-b for b in roi.begin).slices] = self._inside(inside.shift(-b for b in self.region.begin))
+            place = inside.shift(-b for b in roi.begin)
+            target[place.slices] = self._inside(inside.shift(-b for b in self.region.begin))
         return target
 
     def _inside(self, wanted):

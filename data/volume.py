@@ -103,8 +103,8 @@ class Volume:
             return
         bad = np.argwhere(~np.isfinite(values))
         place = tuple(int(b + o) for b, o in zip(bad[0], roi.begin))
-        raise NotFinite(f"{self.name}: expected finite values, found {values[tuple(bad[0])]} at voxel (z, y, x) = {place} "
-                        f"and {len(bad) - 1} more in the region {roi.begin}..{roi.end}; repair or mask them first")
+        raise NotFinite(f"{self.name}: expected finite values, found {values[tuple(bad[0])]} at voxel (z, y, x) = "
+                        f"{place} and {len(bad) - 1} more in the region {roi.begin}..{roi.end}; repair them first")
 
     def read_mirrored(self, roi):
         """Like `read`, but `roi` may stick out: outside voxels are mirrored at the faces ("reflect").
@@ -152,8 +152,8 @@ def common_roi(raw, labels):
     """
     pair = f"{raw.name} and {labels.name}"
     if raw.shape != labels.shape and not (raw.offset_known or labels.offset_known):
-        raise Mismatch(f"{pair}: expected one shape, or an attribute 'offset' (nm, zyx) that says where they meet; found "
-                       f"shapes {raw.shape} and {labels.shape} and no offset")
+        raise Mismatch(f"{pair}: expected one shape, or an attribute 'offset' (nm, zyx) that says where they meet; "
+                       f"found shapes {raw.shape} and {labels.shape} and no offset")
     if raw.resolution_known and labels.resolution_known and not np.allclose(raw.resolution_zyx, labels.resolution_zyx):
         raise Mismatch(f"{pair}: expected one resolution, found {raw.resolution_zyx} and {labels.resolution_zyx} nm; "
                        "resample one of them or correct its attribute 'resolution'")
@@ -165,6 +165,6 @@ def common_roi(raw, labels):
                        f"{labels.offset_zyx} nm at {resolution} nm, that is {tuple(shift.round(3).tolist())} voxels")
     in_raw = raw.roi.intersect(labels.roi.shift(whole))
     if in_raw.size == 0:
-        raise Mismatch(f"{pair}: they do not overlap: shapes {raw.shape} and {labels.shape}, offsets {raw.offset_zyx} and "
-                       f"{labels.offset_zyx} nm; correct the attribute 'offset' (nm, zyx) of one of them")
+        raise Mismatch(f"{pair}: they do not overlap: shapes {raw.shape} and {labels.shape}, offsets "
+                       f"{raw.offset_zyx} and {labels.offset_zyx} nm; correct the attribute 'offset' of one of them")
     return in_raw, in_raw.shift(-whole)

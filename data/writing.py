@@ -37,11 +37,11 @@ def write_volume(path, datasets, resolution_zyx, offset_zyx=(0.0, 0.0, 0.0), att
                 array = np.asarray(array)
                 chunks = tuple(min(c, n) for c, n in zip(CHUNK, array.shape))
                 item = file.create_dataset(name, data=array, chunks=chunks, compression="gzip", compression_opts=3)
-                item.attrs.update({"resolution": np.asarray(resolution_zyx, float), "offset": np.asarray(offset_zyx, float),
-                                   "axes": "zyx"} | own)
+                item.attrs.update({"resolution": np.asarray(resolution_zyx, float),
+                                   "offset": np.asarray(offset_zyx, float), "axes": "zyx"} | own)
         os.replace(partial, path)
     except OSError as error:
-        raise NotWritable(f"{path}: cannot write here ({error}); check that the folder {path.absolute().parent} exists, "
-                          "may be written to, and has space") from error
+        raise NotWritable(f"{path}: cannot write here ({error}); check that the folder {path.absolute().parent} "
+                          "exists, may be written to, and has space") from error
     finally:
         partial.unlink(missing_ok=True)
