@@ -60,10 +60,11 @@ def mitochondria_ink(mitochondria, plane, depth, seeds):
 
 
 def _close(coordinates, centre, reach):
-    """Slices of the window that holds every point within `reach` of `centre`, and the coordinates relative to it there."""
+    """Slices of the window that holds every point within `reach` of `centre`, and coordinates relative to it there."""
     relative = coordinates - centre[:, None, None]
     near = (np.abs(relative) < reach).all(0)
-    window = tuple(slice(i[0], i[-1] + 1) if len(i) else slice(0, 0) for i in map(np.flatnonzero, (near.any(1), near.any(0))))
+    rows, columns = np.flatnonzero(near.any(1)), np.flatnonzero(near.any(0))
+    window = tuple(slice(i[0], i[-1] + 1) if len(i) else slice(0, 0) for i in (rows, columns))
     return window, relative[:, *window]
 
 

@@ -19,10 +19,10 @@ class Orientation:
     transpose: bool = False
 
     def apply(self, array):
-        """The last three axes (z, y, x) of `array` flipped and transposed; no value changes."""
+        """The last three axes (z, y, x) of `array` flipped and transposed, as a copy; no value changes."""
         steps = tuple(slice(None, None, -1 if flip else 1) for flip in self.flip_zyx)
         turned = array[(..., *steps)]
-        return np.ascontiguousarray(turned.swapaxes(-1, -2) if self.transpose else turned)
+        return np.array(turned.swapaxes(-1, -2) if self.transpose else turned, order="C")
 
     def undo(self, array):
         """The inverse of `apply`."""

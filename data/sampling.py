@@ -9,10 +9,12 @@ from data.errors import NoValidPosition, WrongSetting
 from data.normalise import SCALINGS
 from data.orientation import Geometry, Orientation
 from data.roi import Roi
+from data.shade import shaded
 from data.targets import IGNORE
+from data.warp import draw_warp
 
 MAX_TRIES = 1000
-STREAMS = ("orientation", "position")
+STREAMS = ("orientation", "position", "elastic", "misalign", "contrast", "gamma", "blur", "missing")
 UNTURNED = Orientation()
 
 
@@ -98,14 +100,15 @@ class PatchSampler:
         rngs = {name: np.random.default_rng([self.seed, step, i]) for i, name in enumerate(STREAMS)}
         orientation = self.augmentation.orientation(rngs["orientation"])
         geometry = self.geometry.oriented(orientation)
-        stack, begin, target = self._place(geometry, rngs["position"])
-        source, output = geometry.rois(begin)
-        image = np.stack([channel.read_mirrored(source) for channel in stack.channels])
+        warp = draw_warp(self.augmentation, geometry.input_shape, rngs["elastic"], rngs["misalign"])
+        stack, begin, target = self._place(geometry, warp, rngs["position"])
+        image = shaded(stack.read_image(geometry, begin, warp), self.augmentation, rngs)
+        output = geometry.rois(begin)[1]
         where = f"{stack.image.name}, target at voxel {output.begin} with shape {output.shape}, step {step}"
         return Patch(orientation.apply(image), orientation.apply(target), where)
 
-    def _place(self, geometry, rng):
-        """A source, where the input begins in it, and the target there: uniform over positions with labels."""
+    def _place(self, geometry, warp, rng):
+        """A stack, where the input begins in it, and the target there: uniform over positions with labels."""
         ranges = [stack.positions(geometry, self.mirror) for stack in self.stacks]
         ends = np.cumsum([r.size for r in ranges])
         for _ in range(MAX_TRIES):
@@ -113,7 +116,7 @@ class PatchSampler:
             which = int(np.searchsorted(ends, index, side="right"))
             within = np.unravel_index(index - (int(ends[which - 1]) if which else 0), ranges[which].shape)
             begin = tuple(int(w) + b for w, b in zip(within, ranges[which].begin))
-            target = self.stacks[which].target.read(geometry.rois(begin)[1])
+            target = self.stacks[which].read_target(geometry, begin, warp)
             if (target != IGNORE).any():
                 return self.stacks[which], begin, target
         names = ", ".join(stack.target.name for stack in self.stacks)
@@ -137,6 +140,30 @@ class _Stack:
         self.channels = [in_memory(channel) for channel in self.channels]
         self.target = in_memory(self.target)
         return self
+
+    def read_image(self, geometry, begin, warp):
+        """Image (C, Z, Y, X) of the patch whose input begins at `begin`, warped unless `warp` is None."""
+        source = geometry.rois(begin)[0]
+        if warp is None:
+            return np.stack([channel.read_mirrored(source) for channel in self.channels])
+        around = (0, warp.margin, warp.margin)
+        return np.stack([warp.apply(channel.read_mirrored(source.grow(around, around)), (0, 0, 0), source.shape, order=1)
+                         for channel in self.channels])
+
+    def read_target(self, geometry, begin, warp):
+        """Target of the patch whose input begins at `begin`, warped unless `warp` is None."""
+        output = geometry.rois(begin)[1]
+        if warp is None:
+            return self.target.read(output)
+        around = (0, warp.margin, warp.margin)
+        return warp.apply(self._target_around(output.grow(around, around)), geometry.before, output.shape, order=0)
+
+    def _target_around(self, roi):
+        """Targets of a region that may stick out of the image, where they are ignored."""
+        values = np.full(roi.shape, IGNORE, np.uint8)
+        inside = roi.intersect(self.image.roi)
+        values[inside.shift(-b for b in roi.begin).slices] = self.target.read(inside)
+        return values
 
     def positions(self, geometry, mirror):
         """Where the input may begin, as a region: its `shape` counts the positions along each axis."""

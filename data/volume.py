@@ -82,7 +82,7 @@ class Volume:
         return f"Volume({self.name}, {self.shape} {self.dtype}, {self.resolution_zyx} nm at {self.offset_zyx} nm)"
 
     def read(self, roi=None):
-        """The voxels of `roi` (default: all), in the stored dtype.
+        """The voxels of `roi` (default: all), in the stored dtype; not to be written to, they may be a view.
 
         Raises
         ------

@@ -41,7 +41,9 @@ def write_volume(path, datasets, resolution_zyx, offset_zyx=(0.0, 0.0, 0.0), att
                                    "offset": np.asarray(offset_zyx, float), "axes": "zyx"} | own)
         os.replace(partial, path)
     except OSError as error:
-        raise NotWritable(f"{path}: cannot write here ({error}); check that the folder {path.absolute().parent} "
+        reason = os.strerror(error.errno) if error.errno else error
+        raise NotWritable(f"{path}: cannot write here ({reason}); check that the folder {path.absolute().parent} "
                           "exists, may be written to, and has space") from error
     finally:
-        partial.unlink(missing_ok=True)
+        if partial.exists():
+            partial.unlink()
