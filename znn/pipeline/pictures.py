@@ -68,12 +68,33 @@ def draw_overlay(raw, predicted, truth, scored, z_first, sections):
     figure = Figure(figsize=(6 * len(shown), 6.6), layout="constrained")
     for axes, z in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         grey = np.full(truth.shape[1:], 0.5) if raw is None else _stretched(raw[z])
-        axes.imshow(_coloured(grey, predicted[z], truth[z], scored[z]), interpolation="nearest")
+        axes.imshow(colour_boundaries(grey, predicted[z], truth[z], scored[z]), interpolation="nearest")
         axes.set_title(f"section {z_first + z}")
         axes.set_axis_off()
     handles = [Patch(color=np.array(rgb) / 255, label=f"boundary {name}") for name, rgb in COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return _png(figure, 90)
+
+
+def colour_boundaries(grey, predicted, truth, scored):
+    """A section with its boundaries in the colours of `COLOURS`, where the truth is known.
+
+    Parameters
+    ----------
+    grey : ndarray, shape (Y, X)
+        In [0, 1].
+    predicted, truth, scored : ndarray of bool, shape (Y, X)
+
+    Returns
+    -------
+    ndarray of uint8, shape (Y, X, 3)
+    """
+    rgb = np.repeat(grey[..., None] * 255, 3, axis=2)
+    regions = {"found": predicted & truth, "missed": truth & ~predicted, "false": predicted & ~truth}
+    for name, region in regions.items():
+        where = region & scored
+        rgb[where] = (1 - OPACITY) * rgb[where] + OPACITY * np.array(COLOURS[name])
+    return rgb.astype(np.uint8)
 
 
 def _drawable(score):
@@ -84,15 +105,6 @@ def _stretched(section):
     """Grey values in [0, 1] between the 1st and 99th percentile."""
     low, high = np.percentile(section, (1, 99))
     return np.clip((section - low) / max(high - low, 1e-9), 0, 1)
-
-
-def _coloured(grey, predicted, truth, scored):
-    rgb = np.repeat(grey[..., None] * 255, 3, axis=2)
-    regions = {"found": predicted & truth, "missed": truth & ~predicted, "false": predicted & ~truth}
-    for name, region in regions.items():
-        where = region & scored
-        rgb[where] = (1 - OPACITY) * rgb[where] + OPACITY * np.array(COLOURS[name])
-    return rgb.astype(np.uint8)
 
 
 def _png(figure, dpi):
