@@ -105,7 +105,8 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 def test_overlay_colours_found_missed_and_false():
     predicted, truth = np.array([[1, 0, 1, 0, 1]], bool), np.array([[1, 1, 0, 0, 1]], bool)
     scored = np.array([[1, 1, 1, 1, 0]], bool)
-    found, missed, false, inside, unknown = colour_boundaries(np.full((1, 5), 0.5), predicted, truth, scored)[0].tolist()
+    grey = np.full((1, 5), 0.5)
+    found, missed, false, inside, unknown = colour_boundaries(grey, predicted, truth, scored)[0].tolist()
     assert found[1] > max(found[0], found[2])                # green
     assert missed[0] > max(missed[1:])                       # red
     assert false[2] > max(false[:2])                         # blue
