@@ -14,10 +14,12 @@ class Emitter:
         float32 or float64.
     signature : str
         Argument kinds, one letter each: "p" pointer to elements, "o" pointer to int64 offsets, "i" int64.
+    lanes : int, optional
+        Elements of a vector, the target's own unless given.
     """
 
-    def __init__(self, target, dtype, signature):
-        self.size, self.lanes = dtype.itemsize, target.lanes(dtype)
+    def __init__(self, target, dtype, signature, lanes=None):
+        self.size, self.lanes = dtype.itemsize, lanes or target.lanes(dtype)
         self.scalar = {4: ir.FloatType(), 8: ir.DoubleType()}[dtype.itemsize]
         self.vector = ir.VectorType(self.scalar, self.lanes)
         self._suffix = f"v{self.lanes}f{8 * self.size}"
@@ -57,6 +59,25 @@ class Emitter:
             f = self._intrinsic(f"llvm.masked.store.{self._suffix}.p0", ir.VoidType(),
                                 [self.vector, self.vector.as_pointer(), I32, self._masks])
             self.b.call(f, [value, where, I32(self.size), mask])
+
+    def load_strided(self, pointer, stride, lanes):
+        """`lanes` elements `stride` apart (0: one element in every lane), the other lanes zero."""
+        if stride == 0:
+            return self.broadcast(pointer)
+        if stride == 1:
+            return self.load(pointer, None if lanes == self.lanes else self.first_lanes(I64(lanes)))
+        v = self.zero()
+        for i in range(lanes):
+            v = self.b.insert_element(v, self.b.load(self.at(pointer, i * stride)), I32(i))
+        return v
+
+    def store_strided(self, value, pointer, stride, lanes):
+        """Store the first `lanes` lanes, `stride` elements apart."""
+        if stride == 1:
+            self.store(value, pointer, None if lanes == self.lanes else self.first_lanes(I64(lanes)))
+        else:
+            for i in range(lanes):
+                self.b.store(self.b.extract_element(value, I32(i)), self.at(pointer, i * stride))
 
     def broadcast(self, pointer):
         """The scalar at `pointer` in every lane."""

@@ -1,0 +1,182 @@
+"""What is summed: named dimensions, and each tensor's address as an affine function of them.
+
+``out[f(i)] = sum over the reduction dimensions of a[g(i)] * b[h(i)]``, where f, g and h are affine.  Convolution in its
+three passes, dilation, stride and matrix products differ only in the numbers::
+
+    conv forward      y[co, z, y, x]       += x[ci, z + dz kz, y + dy ky, x + dx kx] * w[co, ci, kz, ky, kx]
+    backward-data     dx[ci, z, y, x]      += g[co, z - dz kz, y - dy ky, x - dx kx] * w[co, ci, kz, ky, kx]
+    backward-weights  dw[co, ci, kz,ky,kx] += g[co, z, y, x] * x[ci, z + dz kz, y + dy ky, x + dx kx]
+"""
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dimension: its name, its extent, and whether it is summed over."""
+
+    name: str
+    extent: int
+    reduction: bool = False
+
+
+@dataclass(frozen=True)
+class Access:
+    """A tensor's address: ``start + sum_d stride[d] * index[d]``, in elements; a dimension left out has stride 0.
+
+    `strides` lists (dimension, stride) in the order of the tensor's axes.
+    """
+
+    name: str
+    strides: tuple
+    start: int = 0
+
+    def stride(self, dim):
+        """Elements between neighbours along the named dimension."""
+        return dict(self.strides).get(dim, 0)
+
+    def __str__(self):
+        terms = ([str(self.start)] if self.start else []) + [f"{s} {d}" for d, s in self.strides]
+        return f"{self.name}[{' + '.join(terms)}]"
+
+    def address(self, index):
+        """Element of a mapping from dimension names to indices."""
+        return self.start + sum(s * index[d] for d, s in self.strides)
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products of two tensors over affine addresses.
+
+    Attributes
+    ----------
+    name : str
+    dims : tuple of Dim
+    out, a, b : Access
+        Every output dimension has a stride in `out`, no reduction dimension has.
+    bias : Access or None
+        Added once to every output element by the epilogue, if a bias is asked for.
+
+    Raises
+    ------
+    ValueError
+        If `out` is addressed by a reduction dimension, or an extent is not positive.
+    """
+
+    name: str
+    dims: tuple
+    out: Access
+    a: Access
+    b: Access
+    bias: Access | None = None
+
+    def __post_init__(self):
+        for dim in self.dims:
+            if dim.extent < 1:
+                raise ValueError(f"{self.name}: dimension {dim.name} has extent {dim.extent}, expected at least 1")
+            if dim.reduction and self.out.stride(dim.name):
+                raise ValueError(f"{self.name}: {self.out.name} is addressed by {dim.name}, which is summed over")
+
+    @cached_property
+    def extents(self):
+        """Extent by name."""
+        return {d.name: d.extent for d in self.dims}
+
+    @cached_property
+    def reductions(self):
+        """Names of the dimensions that are summed over."""
+        return frozenset(d.name for d in self.dims if d.reduction)
+
+    @property
+    def flops(self):
+        """Floating-point operations: a multiplication and an addition for every point."""
+        return 2 * math.prod(self.extents.values())
+
+    def __str__(self):
+        left, right = (" ".join(f"{d.name}:{d.extent}" for d in self.dims if d.reduction is r) for r in (False, True))
+        return f"{self.name}  {left} | {right}\n{self.out} += {self.a} * {self.b}"
+
+
+def row_major(shape):
+    """Strides, in elements, of a dense array."""
+    strides = [1]
+    for n in reversed(shape[1:]):
+        strides.insert(0, strides[0] * n)
+    return tuple(strides)
+
+
+def _access(name, pairs, start=0):
+    """Access from (dimension, stride) pairs, adding up strides of the same dimension, leaving zeros out."""
+    total = {}
+    for dim, stride in pairs:
+        total[dim] = total.get(dim, 0) + stride
+    return Access(name, tuple((d, s) for d, s in total.items() if s), start)
+
+
+SPACE, TAPS = ("z", "y", "x"), ("kz", "ky", "kx")
+
+
+def conv_forward(n, ci, co, kernel, extent, dilation=(1, 1, 1), stride=(1, 1, 1), x_strides=None, y_strides=None,
+                 x_start=0):
+    """Valid 3D convolution of x (n, ci, ...) with w (co, ci, kz, ky, kx) to y (n, co, *extent).
+
+    Strides are those of (n, channel, z, y, x) in elements; dense unless given.
+    """
+    size = [s * (e - 1) + d * (k - 1) + 1 for s, e, d, k in zip(stride, extent, dilation, kernel)]
+    xs = x_strides or row_major((n, ci, *size))
+    ys = y_strides or row_major((n, co, *extent))
+    ws = row_major((co, ci, *kernel))
+    dims = (Dim("n", n), Dim("co", co), *map(Dim, SPACE, extent), Dim("ci", ci, True),
+            *(Dim(t, k, True) for t, k in zip(TAPS, kernel)))
+    return Contraction(
+        "conv_forward", dims,
+        out=_access("y", [("n", ys[0]), ("co", ys[1]), *zip(SPACE, ys[2:])]),
+        a=_access("x", [("n", xs[0]), ("ci", xs[1]), *((d, s * t) for d, s, t in zip(SPACE, stride, xs[2:])),
+                        *((t, d * s) for t, d, s in zip(TAPS, dilation, xs[2:]))], x_start),
+        b=_access("w", zip(("co", "ci", *TAPS), ws)),
+        bias=_access("bias", [("co", 1)]))
+
+
+def conv_backward_data(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strides=None, x_strides=None, g_start=0):
+    """Gradient for x of `conv_forward` with stride 1; `extent` is x's.
+
+    The gradient g lies in memory with dilation * (kernel - 1) zeros on both sides of (z, y, x); `g_start` is where that
+    margin begins.
+    """
+    pad = [d * (k - 1) for d, k in zip(dilation, kernel)]
+    gs = g_strides or row_major((n, co, *(e + p for e, p in zip(extent, pad))))
+    xs = x_strides or row_major((n, ci, *extent))
+    ws = row_major((co, ci, *kernel))
+    dims = (Dim("n", n), Dim("ci", ci), *map(Dim, SPACE, extent), Dim("co", co, True),
+            *(Dim(t, k, True) for t, k in zip(TAPS, kernel)))
+    return Contraction(
+        "conv_backward_data", dims,
+        out=_access("dx", [("n", xs[0]), ("ci", xs[1]), *zip(SPACE, xs[2:])]),
+        a=_access("g", [("n", gs[0]), ("co", gs[1]), *zip(SPACE, gs[2:]),
+                        *((t, -d * s) for t, d, s in zip(TAPS, dilation, gs[2:]))],
+                  g_start + sum(p * s for p, s in zip(pad, gs[2:]))),
+        b=_access("w", zip(("co", "ci", *TAPS), ws)))
+
+
+def conv_backward_weights(n, ci, co, kernel, extent, dilation=(1, 1, 1), x_strides=None, g_strides=None, g_start=0):
+    """Gradient for w of `conv_forward` with stride 1; `extent` is y's and g's."""
+    size = [e + d * (k - 1) for e, d, k in zip(extent, dilation, kernel)]
+    xs = x_strides or row_major((n, ci, *size))
+    gs = g_strides or row_major((n, co, *extent))
+    ws = row_major((co, ci, *kernel))
+    dims = (Dim("co", co), Dim("ci", ci), *map(Dim, TAPS, kernel), Dim("n", n, True),
+            *(Dim(d, e, True) for d, e in zip(SPACE, extent)))
+    return Contraction(
+        "conv_backward_weights", dims,
+        out=_access("dw", zip(("co", "ci", *TAPS), ws)),
+        a=_access("x", [("ci", xs[1]), *((t, d * s) for t, d, s in zip(TAPS, dilation, xs[2:])), ("n", xs[0]),
+                        *zip(SPACE, xs[2:])]),
+        b=_access("g", [("n", gs[0]), ("co", gs[1]), *zip(SPACE, gs[2:])], g_start))
+
+
+def matmul(m, n, k):
+    """C (m, n) = A (m, k) @ B (k, n), all row-major."""
+    return Contraction("matmul", (Dim("m", m), Dim("n", n), Dim("k", k, True)),
+                       out=_access("C", [("m", n), ("n", 1)]), a=_access("A", [("m", k), ("k", 1)]),
+                       b=_access("B", [("k", n), ("n", 1)]))

@@ -1,0 +1,47 @@
+"""A kernel ready to run: machine code, how many tasks it has, how its operand is packed, where it is kept."""
+import functools
+
+import numpy as np
+
+from znn.codegen import jit, target
+from znn.codegen.nest import PLAIN, Nest
+from znn.loops.layout import Packing
+from znn.runtime import driver
+
+
+class Kernel:
+    """Machine code of a contraction under a schedule.
+
+    Attributes
+    ----------
+    tasks : int
+        Independent pieces of work, any subset of which may run at the same time.
+    copies : int
+        Copies of the output that a parallel reduction writes.
+    packing : Packing or None
+        How operand b must be laid out.
+    """
+
+    def __init__(self, contraction, schedule, where, dtype, epilogue, packed):
+        self.packing = Packing(contraction, schedule, contraction.b) if packed else None
+        nest = Nest(contraction, schedule, where, dtype, epilogue, self.packing)
+        self.tasks, self.copies = nest.tasks, nest.copies
+        self._address = jit.compile_kernel(nest.module, where)
+
+    def __call__(self, out, a, b, bias=None):
+        """Run all tasks on numpy arrays; the contraction's addresses count from their first elements.
+
+        `b` must be packed already if the kernel says so.
+        """
+        driver.run(self._address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
+                   0 if bias is None else bias.ctypes.data, self.tasks)
+
+
+@functools.lru_cache(maxsize=4096)
+def _kernel(contraction, schedule, where, dtype, epilogue, packed):
+    return Kernel(contraction, schedule, where, dtype, epilogue, packed)
+
+
+def kernel(contraction, schedule, dtype, epilogue=PLAIN, packed=False):
+    """The kernel for the current target, compiled on first use."""
+    return _kernel(contraction, schedule, target.current(), np.dtype(dtype), epilogue, packed)
