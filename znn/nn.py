@@ -34,6 +34,11 @@ def use_engine(name):
     _engine = name
 
 
+def current_engine():
+    """The name of what computes the layers now, "znn" or "torch"."""
+    return _engine
+
+
 def triple(value):
     """An int or a (z, y, x) sequence as a tuple of three ints."""
     values = (value,) * 3 if isinstance(value, int) else tuple(int(v) for v in value)

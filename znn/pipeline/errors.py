@@ -23,3 +23,19 @@ class OutputNotWritable(PipelineError):
 
 class UndefinedVolume(PipelineError):
     """The volume cannot be processed as asked: too small, not finite, or of the wrong rank."""
+
+
+class BudgetTooSmall(PipelineError):
+    """Not even the smallest block fits the memory that may be used."""
+
+
+class PartialMismatch(PipelineError):
+    """A partial file is there, but from another checkpoint, input or setting, or it cannot be read."""
+
+
+class NonFiniteMap(PipelineError):
+    """A network's output is not a finite number somewhere."""
+
+
+class Interrupted(PipelineError):
+    """The run was asked to stop and did; what is finished is kept."""

@@ -1,0 +1,291 @@
+"""Dense boundary maps of volumes of any size, block by block, through one network or a recursive chain of them.
+
+A block reads its field of view's context from its real neighbours; only what lies outside the volume is mirrored, so
+the result does not depend on how the volume was cut::
+
+    image  ------------------------------+--> stage 2 --> boundary map
+       \                                 |
+        +--> stage 1 --> map, 2 p - 1 ---+        each map is finished over its region before the next stage begins
+
+All stages are planned backwards: the last one's region is what was asked for, and an earlier one's is that with the
+context of its successor, as far as the volume goes.
+"""
+import contextlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from data.normalise import SCALINGS, scaled_map
+from data.roi import Roi, blocks
+from data.volume import Volume
+from znn import nn
+from znn.pipeline.errors import BudgetTooSmall, CheckpointError, NonFiniteMap, PipelineError, UndefinedVolume
+from znn.pipeline.memory import GB, block_shape, bytes_per_voxel
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One network's share of the work.
+
+    Attributes
+    ----------
+    name : str
+    network : torch.nn.Module
+    field_of_view : (z, y, x)
+    region : Roi
+        What it writes, in voxels of the image.
+    block_shape : (z, y, x)
+        Largest extent of a block that it writes.
+    block_bytes : float
+        Memory that such a block may take.
+    """
+
+    name: str
+    network: torch.nn.Module
+    field_of_view: tuple
+    region: Roi
+    block_shape: tuple
+    block_bytes: float
+
+    @property
+    def context(self):
+        """Voxels (z, y, x) read before and after a written region."""
+        low = tuple((f - 1) // 2 for f in self.field_of_view)
+        return low, tuple(f - 1 - b for f, b in zip(self.field_of_view, low))
+
+    def blocks(self, shape=None):
+        """The blocks in raster order; `shape` in place of the planned one."""
+        return blocks(self.region, shape or self.block_shape, *self.context)
+
+
+def plan(networks, image, region=None, memory_budget=GB):
+    """The stages with their regions and block shapes.
+
+    Parameters
+    ----------
+    networks : sequence of (str, Module), or of Module
+        In the order in which they are chained; the first reads the image, each later one the image and a map.
+    image : Volume
+    region : Roi, optional
+        What the last map has to cover; default all of the image.
+    memory_budget : float
+        Bytes that a block may take in flight, beside what the process holds already.
+
+    Returns
+    -------
+    list of Stage
+
+    Raises
+    ------
+    CheckpointError
+        If a network does not take the channels that its place in the chain gives it.
+    UndefinedVolume
+        If the region is not in the image, or an axis of one voxel cannot be mirrored into a field of view.
+    BudgetTooSmall
+    """
+    region = image.roi if region is None else region
+    if region.size == 0 or not image.roi.contains(region):
+        raise UndefinedVolume(f"{image.name}: expected a region of at least one voxel inside 0..{image.shape} "
+                              f"(z, y, x), found {region.begin}..{region.end}")
+    stages = []
+    for i, (name, network) in reversed(list(enumerate(named(networks)))):
+        channels = min(i, 1) + 1
+        fov = _field_of_view(name, network, channels)
+        _check_mirroring(image, name, fov)
+        density = bytes_per_voxel(network, channels, fov, nn.current_engine() == "znn")
+        shape = block_shape(region.shape, fov, density, memory_budget, name)
+        stages.append(Stage(name, network, fov, region, shape, density * _read_size(shape, fov)))
+        region = region.grow(*stages[-1].context).intersect(image.roi)
+    return stages[::-1]
+
+
+def named(networks):
+    """The networks as (name, network) pairs; those that come without a name are stage1, stage2, ..."""
+    pairs = [n if isinstance(n, tuple) else (f"stage{i}", n) for i, n in enumerate(networks, 1)]
+    if not pairs:
+        raise CheckpointError("inference: expected at least one network, found none")
+    return pairs
+
+
+def _field_of_view(name, network, channels):
+    takes = getattr(network, "in_channels", channels)
+    if takes != channels:
+        reads = "the image alone" if channels == 1 else "the image and the map of the stage before it"
+        raise CheckpointError(f"stage {name!r}: expected a network of {channels} input channel(s), because it reads "
+                              f"{reads}; found one of {takes}. A recursive network comes after a plain one")
+    return tuple(getattr(network, "field_of_view", None) or nn.field_of_view(network, channels))
+
+
+def _check_mirroring(image, name, fov):
+    for axis, n, f in zip("zyx", image.shape, fov):
+        if n == 1 and f > 1:
+            raise UndefinedVolume(
+                f"{image.name}: stage {name!r} sees {f} voxels along {axis}, the volume has 1, and a single voxel "
+                f"cannot be mirrored; give at least 2 along {axis}, or use a network that sees 1 (a 2D one, along z)")
+
+
+def _read_size(shape, fov):
+    return math.prod(s + f - 1 for s, f in zip(shape, fov))
+
+
+def infer_volume(networks, image, store=None, region=None, memory_budget=GB, recursion_scaling="fixed", progress=None):
+    """The boundary map of a volume.
+
+    Parameters
+    ----------
+    networks : sequence of (str, Module), or of Module
+        See `plan`. They are used in eval mode and given back in the mode they came in.
+    image : Volume
+        What the networks were trained on: already standardised.
+    store : object, optional
+        Where maps are kept while and after they are computed (`partial.PartialFile`); default in memory.
+    region : Roi, optional
+        Only this part, with its context from the rest of the image; default all of it.
+    memory_budget : float
+        Bytes for a block in flight; maps in memory come on top of it.
+    recursion_scaling : "fixed" or "stack"
+        How a map is scaled for the next stage, see `data.scale_map`.
+    progress : callable, optional
+        ``progress(stage_name, voxels, kept)`` after every block; `kept` tells that the voxels were finished by an
+        earlier run.
+
+    Returns
+    -------
+    Volume
+        Probability of boundary, float32 in [0, 1], with the shape of `region`, the image's resolution, and the
+        offset of the region.
+
+    Raises
+    ------
+    CheckpointError, UndefinedVolume, BudgetTooSmall, NonFiniteMap
+    """
+    if recursion_scaling not in SCALINGS:
+        raise PipelineError(f"recursion_scaling: expected one of {', '.join(SCALINGS)}, found {recursion_scaling!r}")
+    return run(plan(networks, image, region, memory_budget), image, store, recursion_scaling, progress)
+
+
+def infer_array(networks, array, **options):
+    """`infer_volume` from a (Z, Y, X) float array to a float32 array of the same shape; the same options."""
+    return infer_volume(networks, Volume.from_array(array), **options).read()
+
+
+def run(stages, image, store=None, recursion_scaling="fixed", progress=None):
+    """Do what `plan` has planned; parameters and result as in `infer_volume`."""
+    store = MemoryStore() if store is None else store
+    earlier = None
+    for stage in stages:
+        kept = store.stage(stage)
+        sources = [(image, (0, 0, 0))]
+        if earlier is not None:
+            sources.append((scaled_map(earlier, recursion_scaling), before.region.begin))
+        _run_stage(stage, sources, kept, progress or _silent)
+        earlier, before = image.crop(stage.region).over(kept.values, f"map of {stage.name}"), stage
+    return earlier
+
+
+def _silent(stage, voxels, kept):
+    """Progress that nobody watches."""
+
+
+def _run_stage(stage, sources, kept, progress):
+    with evaluating(stage.network):
+        for i, block in enumerate(stage.blocks(kept.block_shape)):
+            if kept.done[i]:
+                progress(stage.name, block.write.size, True)
+                continue
+            x = np.stack([volume.read_mirrored(block.read.shift(-b for b in begin)) for volume, begin in sources])
+            kept.put(i, block.write.shift(-b for b in stage.region.begin), _predict_block(stage, block, x))
+            progress(stage.name, block.write.size, False)
+
+
+def _predict_block(stage, block, x):
+    where = f"stage {stage.name!r}, block {block.write.begin}..{block.write.end}"
+    try:
+        values = predict(stage.network, x)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        raise BudgetTooSmall(f"{where}: the memory ran out ({stage.block_bytes / GB:.2f} GB were reckoned for it); "
+                             "lower memory_budget_gb, or stop other programs") from error
+    if values.shape != block.write.shape:
+        raise CheckpointError(f"{where}: expected a map of {block.write.shape}, found {values.shape}: the network's "
+                              f"field of view is not {stage.field_of_view}")
+    if not np.isfinite(values).all():
+        raise NonFiniteMap(f"{where}: expected finite numbers from the network, found NaN or infinity; "
+                           "the weights of the checkpoint are not usable")
+    return values
+
+
+def predict(network, x):
+    """Probability of boundary, ``softmax(network(x))[1]``, of one block.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        In eval mode.
+    x : ndarray, (C, Z, Y, X), float32
+        No smaller than the field of view.
+
+    Returns
+    -------
+    ndarray, (Z - fz + 1, Y - fy + 1, X - fx + 1), float32
+    """
+    with torch.inference_mode():
+        logits = network(torch.from_numpy(np.ascontiguousarray(x, np.float32))[None])
+        if logits.dim() != 5 or logits.shape[1] != 2:
+            raise CheckpointError(f"network: expected 2 channels of logits (interior, boundary) as (1, 2, Z, Y, X), "
+                                  f"found {tuple(logits.shape)}")
+        return torch.sigmoid(logits[0, 1] - logits[0, 0]).numpy()
+
+
+@contextlib.contextmanager
+def evaluating(network):
+    """Eval mode for a while: no dropout; every module gets its own mode back."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        yield network
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def warm_up(networks):
+    """Run each network once on its field of view, so that kernels are compiled and memory is as later on."""
+    for i, (name, network) in enumerate(named(networks)):
+        channels = min(i, 1) + 1
+        with evaluating(network):
+            predict(network, np.zeros((channels, *_field_of_view(name, network, channels)), np.float32))
+
+
+class MemoryStore:
+    """Keeps maps in memory."""
+
+    def stage(self, stage):
+        """Where the map of a stage goes; nothing of it is done yet."""
+        return MemoryMap(stage)
+
+
+class MemoryMap:
+    """The map of a stage in memory.
+
+    Attributes
+    ----------
+    values : sliceable, (Z, Y, X), float32
+    block_shape : (z, y, x)
+        How the stage is cut.
+    done : sequence of bool
+        For each block in raster order, whether it is finished.
+    """
+
+    def __init__(self, stage):
+        self.values = np.zeros(stage.region.shape, np.float32)
+        self.block_shape = stage.block_shape
+        self.done = np.zeros(len(stage.blocks()), bool)
+
+    def put(self, index, roi, values):
+        """Keep a block's `values` at `roi` of the map, and that it is done."""
+        self.values[roi.slices] = values
+        self.done[index] = True
