@@ -9,6 +9,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from data import Augmentation, Standardisation
+from znn.pipeline.pairing import EvaluationSettings
 
 
 @dataclass
@@ -192,21 +193,17 @@ class Infer:
 
 
 @dataclass
-class Evaluate:
-    """Settings of evaluate.py.
+class Evaluate(EvaluationSettings):
+    """Settings of evaluate.py: those of `EvaluationSettings`, and what is written.
 
-    prediction, truth : HDF5 files
     output : folder of report.json, report.html and the pictures
-    prediction_dataset, truth_dataset : found by the default names unless given
-    z_range : [first, end) sections of the prediction, all unless given
+    overlay_sections : sections in the picture of the boundaries, 0 for no picture
+    overwrite : replace an existing report
     """
 
-    prediction: str = MISSING
-    truth: str = MISSING
     output: str = MISSING
-    prediction_dataset: str | None = None
-    truth_dataset: str | None = None
-    z_range: list[int] | None = None
+    overlay_sections: int = 3
+    overwrite: bool = False
 
 
 SCHEMAS = {"train": Train, "infer": Infer, "evaluate": Evaluate}

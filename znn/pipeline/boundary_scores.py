@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from znn.pipeline import metrics, partition
-from znn.pipeline.sweep import best_threshold, sweep
+from znn.pipeline.sweep import best_threshold, coarse_thresholds, sweep
 
 BETTER = {
     "v_rand": max, "v_info": max, "rand_f_components": max, "rand_f_watershed": max, "pixel_error": min,
@@ -211,6 +211,12 @@ def score_map(truth, probability, convention="cremi", coarse_step=0.05, fine_ste
         scores = sweep(scorer, {name: BETTER[name] for name in names}, coarse_step, fine_step, progress)
         found |= {name: _best(scores, name) for name in names}
     return found
+
+
+def expected_thresholds(coarse_step, fine_step):
+    """How often `score_map` will call `progress`, but for scores of one family whose best lie far apart."""
+    families, refined = 5, 2 * round(coarse_step / fine_step) - 2
+    return families * (len(coarse_thresholds(coarse_step, fine_step)) + refined)
 
 
 def score_mask(truth, boundary, convention="cremi", seed_sizes_px=SEED_SIZES_PX):

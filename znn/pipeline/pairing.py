@@ -13,6 +13,7 @@ from znn.pipeline.boundary_scores import SEED_SIZES_PX, Truth
 from znn.pipeline.errors import UndefinedVolume
 from znn.pipeline.metrics import CONVENTIONS, dense_ids
 from znn.pipeline.partition import section_components
+from znn.pipeline.sweep import coarse_thresholds
 
 MEMBRANE, NEURON_IDS = "volumes/labels/membrane", "volumes/labels/neuron_ids"
 PREDICTION_KINDS = ("auto", "boundary", "mask", "segmentation")
@@ -207,6 +208,7 @@ def _check_settings(settings):
         found = getattr(settings, key)
         if found not in allowed:
             raise WrongSetting(f"{key}: expected one of {', '.join(allowed)}, found {found!r}")
+    coarse_thresholds(settings.coarse_step, settings.fine_step)
     if not settings.seed_sizes_px or min(settings.seed_sizes_px) < 1:
         raise WrongSetting(f"seed_sizes_px: expected sizes of at least 1, found {list(settings.seed_sizes_px)}")
 

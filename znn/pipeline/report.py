@@ -95,6 +95,14 @@ def format_table(report):
     return "\n".join("  ".join(line) for line in lines)
 
 
+def format_compared(report):
+    """What was compared with what, in a line."""
+    sources = report["prediction"], report["truth"]
+    prediction, truth = (f"{s['file']}:{s['dataset']} as {s['taken_as']}" for s in sources)
+    begin, end = report["region"]["voxels_of_truth_zyx"]
+    return f"{prediction} with {truth}, voxels {tuple(begin)} to {tuple(end)} (z, y, x) of the truth"
+
+
 def check_output(folder, overwrite):
     """Make sure that a report may be written, before the work is done.
 

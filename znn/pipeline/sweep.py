@@ -1,4 +1,5 @@
 """Scores over thresholds of a boundary map: a coarse pass, then a fine one around each score's best."""
+from data.errors import WrongSetting
 
 
 def coarse_thresholds(coarse_step, fine_step):
@@ -13,11 +14,12 @@ def coarse_thresholds(coarse_step, fine_step):
 
     Raises
     ------
-    ValueError
+    WrongSetting
         Unless 0 < fine_step <= coarse_step < 1.
     """
     if not 0 < fine_step <= coarse_step < 1:
-        raise ValueError(f"thresholds need 0 < fine_step <= coarse_step < 1, found {fine_step} and {coarse_step}")
+        raise WrongSetting(f"coarse_step, fine_step: expected 0 < fine_step <= coarse_step < 1, found {coarse_step} "
+                           f"and {fine_step}")
     ratio, last = _grid(coarse_step, fine_step)
     return [_threshold(k, fine_step) for k in sorted({1, last, *range(ratio, last, ratio)})]
 

@@ -3,6 +3,7 @@ import h5py
 import numpy as np
 import pytest
 
+from data.errors import WrongSetting
 from tests.conftest import em_file
 from znn.pipeline import metrics, partition
 from znn.pipeline.boundary_scores import BETTER, Truth, Value, score_flooded, score_map, score_mask, score_segmentation
@@ -86,7 +87,7 @@ def test_ties_give_the_middle_threshold_and_undefined_none():
 def test_thresholds_reach_close_to_both_ends():
     found = coarse_thresholds(0.25, 0.01)
     assert found == [0.01, 0.25, 0.5, 0.75, 0.99]
-    with pytest.raises(ValueError, match="fine_step"):
+    with pytest.raises(WrongSetting, match="fine_step"):
         coarse_thresholds(0.01, 0.05)
 
 

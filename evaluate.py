@@ -1,0 +1,36 @@
+"""Score a boundary map or a segmentation against the truth, see docs/evaluation.md:
+
+python evaluate.py prediction=boundary.h5 truth=stack.h5 output=scores/ z_range=[25,30]
+"""
+import resource
+import time
+
+from tqdm import tqdm
+
+from conf.entry import command
+from znn.pipeline.boundary_scores import expected_thresholds
+from znn.pipeline.evaluation import evaluate
+from znn.pipeline.pairing import load
+from znn.pipeline.report import check_output, format_compared, format_table, write_report
+
+
+@command("evaluate")
+def main(settings):
+    """Read, score, write the report and print it; `settings` is a `conf.schema.Evaluate`."""
+    started = time.perf_counter()
+    case = load(settings)
+    check_output(settings.output, settings.overwrite)
+    total = expected_thresholds(settings.coarse_step, settings.fine_step) if case.kind == "boundary" else 0
+    with tqdm(total=total, desc="thresholds", unit="", disable=not total) as bar:
+        report, pictures = evaluate(case, settings, settings.overlay_sections, bar.update)
+    written = write_report(settings.output, report, pictures)
+    print(format_table(report))
+    seconds = time.perf_counter() - started
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"compared: {format_compared(report)}")
+    print(f"written: {', '.join(str(path) for path in written)} "
+          f"({case.truth.scored.size / seconds:.3g} voxels/s, {seconds:.1f} s, peak memory {peak_gb:.2f} GB)")
+
+
+if __name__ == "__main__":
+    main()

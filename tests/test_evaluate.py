@@ -1,0 +1,85 @@
+"""evaluate.py as a command: what it prints, writes and refuses."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evaluate
+from data.writing import write_volume
+from znn.pipeline.report import SCORES
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A truth of five sections, and a map of sections 1 to 4 that leaks in section 2."""
+    boundary = np.zeros((5, 31, 37), np.uint8)
+    boundary[:, :, ::9] = boundary[:, ::10] = 1
+    leaky = np.where(boundary, 0.9, 0.2).astype(np.float32)
+    leaky[2, 12:15, 9] = 0.2
+    write_volume(tmp_path / "truth.h5", {"volumes/labels/membrane": (boundary, {})}, (40, 4, 3.5), (37, 911, 911))
+    write_volume(tmp_path / "map.h5", {"volumes/predictions/boundary": (leaky[1:], {})}, (40, 4, 3.5), (77, 911, 911))
+    return [f"prediction={tmp_path / 'map.h5'}", f"truth={tmp_path / 'truth.h5'}", f"output={tmp_path / 'scores'}"]
+
+
+def run(monkeypatch, capsys, *arguments):
+    """Exit status, and what was printed to the two streams."""
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *arguments])
+    try:
+        evaluate.main()
+        status = 0
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        status = 0 if stop.code in (None, 0) else 1
+    return status, *capsys.readouterr()
+
+
+def test_scores_are_printed_and_written(files, tmp_path, monkeypatch, capsys):
+    status, out, _ = run(monkeypatch, capsys, *files)
+    report = json.loads((tmp_path / "scores" / "report.json").read_text())
+    assert status == 0 and all(name in out for name in SCORES)
+    assert "voxels (1, 0, 0) to (5, 31, 37)" in out and "report.html" in out
+    perfect = [value == pytest.approx(1) for value in report["v_rand"]["sections"]]
+    assert perfect == [True, False, True, True]
+    assert report["voi_split"]["value"] is None and "undefined" in out      # membrane alone says nothing in 3D
+
+
+def test_sections_are_chosen_by_the_truth(files, tmp_path, monkeypatch, capsys):
+    assert run(monkeypatch, capsys, *files, "z_range=[3,5]", "overlay_sections=0")[0] == 0
+    report = json.loads((tmp_path / "scores" / "report.json").read_text())
+    assert report["v_rand"]["value"] == pytest.approx(1) and report["v_rand"]["n_total"] == 2
+
+
+@pytest.mark.parametrize("change, message", [
+    (["prediction=absent.h5"], "absent.h5: no such file"),
+    (["prediction_dataset=volumes/boundary"], "volumes/predictions/boundary (4, 31, 37) float32"),
+    (["z_range=[0,3]"], "change z_range"),
+    (["coarse_step=2"], "coarse_step"),
+    (["rand_convention=snemi"], "cremi, skimage"),
+    (["zrange=[1,2]"], "z_range"),
+])
+def test_what_cannot_be_done_is_said_and_nothing_written(files, tmp_path, monkeypatch, capsys, change, message):
+    status, _, err = run(monkeypatch, capsys, *files, *change)
+    assert status == 1 and err.startswith("error: ") and message in err
+    assert not (tmp_path / "scores").exists()
+
+
+def test_a_report_is_kept_unless_told(files, tmp_path, monkeypatch, capsys):
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "report.json").write_text("kept")
+    status, _, err = run(monkeypatch, capsys, *files)
+    assert status == 1 and "overwrite=true" in err
+    assert (tmp_path / "scores" / "report.json").read_text() == "kept"
+    assert run(monkeypatch, capsys, *files, "overwrite=true", "z_range=[1,2]")[0] == 0
+
+
+def test_as_a_program(files):
+    command = [sys.executable, "evaluate.py", *files, "truth=absent.h5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: absent.h5") and "Traceback" not in done.stderr
