@@ -138,11 +138,12 @@ def conv_forward(n, ci, co, kernel, extent, dilation=(1, 1, 1), stride=(1, 1, 1)
         bias=_access("bias", [("co", 1)]))
 
 
-def conv_backward_data(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strides=None, x_strides=None, g_start=0):
-    """Gradient for x of `conv_forward` with stride 1; `extent` is x's.
+def conv_backward_data(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strides=None, x_strides=None, g_start=None,
+                       x_start=0):
+    """Gradient for x of `conv_forward` with stride 1, or of a part of x; `extent` is that of the part.
 
-    The gradient g lies in memory with dilation * (kernel - 1) zeros on both sides of (z, y, x); `g_start` is where that
-    margin begins.
+    `x_start` is the element of the part's first voxel, `g_start` the element of g that this voxel meets at the first
+    tap. Dense unless given: then g has dilation * (kernel - 1) zeros on both sides of (z, y, x) in memory.
     """
     pad = [d * (k - 1) for d, k in zip(dilation, kernel)]
     gs = g_strides or row_major((n, co, *(e + p for e, p in zip(extent, pad))))
@@ -152,10 +153,10 @@ def conv_backward_data(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strides=
             *(Dim(t, k, True) for t, k in zip(TAPS, kernel)))
     return Contraction(
         "conv_backward_data", dims,
-        out=_access("dx", [("n", xs[0]), ("ci", xs[1]), *zip(SPACE, xs[2:])]),
+        out=_access("dx", [("n", xs[0]), ("ci", xs[1]), *zip(SPACE, xs[2:])], x_start),
         a=_access("g", [("n", gs[0]), ("co", gs[1]), *zip(SPACE, gs[2:]),
                         *((t, -d * s) for t, d, s in zip(TAPS, dilation, gs[2:]))],
-                  g_start + sum(p * s for p, s in zip(pad, gs[2:]))),
+                  sum(p * s for p, s in zip(pad, gs[2:])) if g_start is None else g_start),
         b=_access("w", zip(("co", "ci", *TAPS), ws)))
 
 

@@ -5,13 +5,13 @@ from numba import njit, prange
 NONE, RELU, TANH = 0, 1, 2
 
 
-def gradient(out, grad, y, activation, pad_z, pad_y, left):
-    """Write grad times the activation's derivative into `out`, zeros around it; return its sums by channel.
+def gradient(out, grad, y, activation, left):
+    """Write grad times the activation's derivative into `out`, zeros beside it; return its sums by channel.
 
     Parameters
     ----------
-    out : ndarray, (n, c, z + 2 pad_z, y + 2 pad_y, pitch)
-        The gradient starts at (pad_z, pad_y, left); every other element becomes zero.
+    out : ndarray, (n, c, z, y, pitch)
+        Each row's gradient starts at `left`; the rest of the row becomes zero.
     grad, y : ndarray, (n, c, z, y, x)
         Gradient for the activation's output, and that output.
     activation : None, "relu", or (a, b) for y = a tanh(b s), whose derivative is b (a - y^2 / a)
@@ -24,24 +24,18 @@ def gradient(out, grad, y, activation, pad_z, pad_y, left):
     kind = NONE if activation is None else RELU if activation == "relu" else TANH
     a, b = activation if kind == TANH else (1.0, 1.0)
     sums = np.empty(grad.shape[:3])
-    _gradient(out, grad, y, kind, grad.dtype.type(a), grad.dtype.type(b), pad_z, pad_y, left, sums)
+    _gradient(out, grad, y, kind, grad.dtype.type(a), grad.dtype.type(b), left, sums)
     return sums.sum((0, 2)).astype(grad.dtype)
 
 
 @njit(parallel=True, nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _gradient(out, grad, y, kind, a, b, pad_z, pad_y, left, sums):
+def _gradient(out, grad, y, kind, a, b, left, sums):
     n, channels, depth, rows, width = grad.shape
-    for task in prange(n * channels * out.shape[2]):
-        i, c, z = task // (channels * out.shape[2]), task // out.shape[2] % channels, task % out.shape[2] - pad_z
-        plane = out[i, c, z + pad_z]
-        if z < 0 or z >= depth:
-            plane[:] = 0
-            continue
-        plane[:pad_y] = 0
-        plane[pad_y + rows:] = 0
+    for task in prange(n * channels * depth):
+        i, c, z = task // (channels * depth), task // depth % channels, task % depth
         total = 0.0
         for r in range(rows):
-            to, g, s = plane[pad_y + r], grad[i, c, z, r], y[i, c, z, r]
+            to, g, s = out[i, c, z, r], grad[i, c, z, r], y[i, c, z, r]
             to[:left] = 0
             to[left + width:] = 0
             part = a * 0
