@@ -10,6 +10,7 @@ from omegaconf import MISSING
 
 from data import Augmentation, Standardisation
 from znn.pipeline.pairing import EvaluationSettings
+from znn.pipeline.prediction import InferenceSettings
 
 
 @dataclass
@@ -172,23 +173,9 @@ class Train:
 
 
 @dataclass
-class Infer:
-    """Settings of infer.py.
+class Infer(InferenceSettings):
+    """Settings of infer.py: those of `InferenceSettings`, and what computes."""
 
-    checkpoint, input, output : files
-    input_dataset : grey values inside `input`
-    overwrite : replace an existing output
-    memory_budget_gb : upper bound of the memory that blocks take
-    uint8 : store 0..255 instead of float32
-    """
-
-    checkpoint: str = MISSING
-    input: str = MISSING
-    output: str = MISSING
-    input_dataset: str = "volumes/raw"
-    overwrite: bool = False
-    memory_budget_gb: float = 2.0
-    uint8: bool = False
     engine: Engine = field(default_factory=Engine)
 
 

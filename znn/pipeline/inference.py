@@ -38,8 +38,10 @@ class Stage:
         What it writes, in voxels of the image.
     block_shape : (z, y, x)
         Largest extent of a block that it writes.
-    block_bytes : float
-        Memory that such a block may take.
+    density : float
+        Most bytes that a voxel of a block's input takes, see `memory.bytes_per_voxel`.
+    budget : float
+        Bytes that a block may take.
     """
 
     name: str
@@ -47,13 +49,18 @@ class Stage:
     field_of_view: tuple
     region: Roi
     block_shape: tuple
-    block_bytes: float
+    density: float
+    budget: float
 
     @property
     def context(self):
         """Voxels (z, y, x) read before and after a written region."""
         low = tuple((f - 1) // 2 for f in self.field_of_view)
         return low, tuple(f - 1 - b for f, b in zip(self.field_of_view, low))
+
+    def bytes_of(self, shape):
+        """Most memory that a block of this shape takes, its context included."""
+        return self.density * math.prod(s + f - 1 for s, f in zip(shape, self.field_of_view))
 
     def blocks(self, shape=None):
         """The blocks in raster order; `shape` in place of the planned one."""
@@ -96,7 +103,7 @@ def plan(networks, image, region=None, memory_budget=GB):
         _check_mirroring(image, name, fov)
         density = bytes_per_voxel(network, channels, fov, nn.current_engine() == "znn")
         shape = block_shape(region.shape, fov, density, memory_budget, name)
-        stages.append(Stage(name, network, fov, region, shape, density * _read_size(shape, fov)))
+        stages.append(Stage(name, network, fov, region, shape, density, memory_budget))
         region = region.grow(*stages[-1].context).intersect(image.roi)
     return stages[::-1]
 
@@ -124,10 +131,6 @@ def _check_mirroring(image, name, fov):
             raise UndefinedVolume(
                 f"{image.name}: stage {name!r} sees {f} voxels along {axis}, the volume has 1, and a single voxel "
                 f"cannot be mirrored; give at least 2 along {axis}, or use a network that sees 1 (a 2D one, along z)")
-
-
-def _read_size(shape, fov):
-    return math.prod(s + f - 1 for s, f in zip(shape, fov))
 
 
 def infer_volume(networks, image, store=None, region=None, memory_budget=GB, recursion_scaling="fixed", progress=None):
@@ -207,7 +210,7 @@ def _predict_block(stage, block, x):
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
-        raise BudgetTooSmall(f"{where}: the memory ran out ({stage.block_bytes / GB:.2f} GB were reckoned for it); "
+        raise BudgetTooSmall(f"{where}: the memory ran out ({stage.bytes_of(block.write.shape) / GB:.2f} GB were reckoned for it); "
                              "lower memory_budget_gb, or stop other programs") from error
     if values.shape != block.write.shape:
         raise CheckpointError(f"{where}: expected a map of {block.write.shape}, found {values.shape}: the network's "

@@ -1,0 +1,168 @@
+"""The file of an unfinished run: every stage's map and which of its blocks are done, safe against being killed.
+
+::
+
+    <output>.partial            attributes: format, about (JSON: checkpoint, input, settings)
+      <stage>/map               (Z, Y, X) float32
+      <stage>/done              a byte a block, in raster order; attribute block_shape
+
+All datasets are contiguous and allocated when the file is made, under another name. From then on only values change
+and never the structure of the file, so a process that is killed at any moment leaves a file that opens. A block is
+marked as done after its values have reached the disk.
+"""
+import errno
+import json
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from znn.pipeline.errors import OutputNotWritable, PartialMismatch
+
+FORMAT = "znn-partial-1"
+BUDGET_SLACK = 1.25       # what the process holds varies a little from run to run; recorded blocks may exceed by this
+
+
+def partial_path(output):
+    """Where the unfinished form of an output is kept: beside it."""
+    return Path(f"{output}.partial")
+
+
+class PartialFile:
+    """A store for `inference.run` that goes on where an earlier run with the same `about` has stopped.
+
+    Parameters
+    ----------
+    path : Path
+    stages : list of inference.Stage
+    about : dict
+        JSON values that say what the maps are computed from; all of them must agree to go on.
+    resume : bool
+        False throws away what is there.
+
+    Raises
+    ------
+    PartialMismatch
+        If what is there was begun with another `about`, or is not a partial file.
+    OutputNotWritable
+        If the file cannot be made, or another process writes it.
+    """
+
+    def __init__(self, path, stages, about, resume=True):
+        self.path = Path(path)
+        if not (resume and self.path.exists()):
+            _make(self.path, stages, about)
+        self.file = _open(self.path)
+        try:
+            self._check(about)
+        except PartialMismatch:
+            self.file.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.file.close()
+
+    def _check(self, about):
+        found = self.file.attrs.get("about")
+        if self.file.attrs.get("format") != FORMAT or found is None:
+            raise PartialMismatch(f"{self.path}: expected a partial file of this program, found something else; "
+                                  "move it away, or choose another output=")
+        found, about = json.loads(found), json.loads(json.dumps(about))
+        other = [f"{key}: expected {about.get(key)!r}, found {found.get(key)!r}"
+                 for key in sorted({*found, *about}) if found.get(key) != about.get(key)]
+        if other:
+            raise PartialMismatch(f"{self.path}: an unfinished run is kept there that was begun otherwise: "
+                                  f"{'; '.join(other)}. Run it with its own settings, or say resume=false to discard it")
+
+    def stage(self, stage):
+        """The map of a stage, with the blocks that are done already.
+
+        The blocks are those recorded. Where they no longer fit the memory budget the stage begins anew with smaller.
+        """
+        group = self.file[stage.name]
+        recorded = tuple(int(n) for n in group["done"].attrs["block_shape"])
+        if not group["done"][()].all() and stage.bytes_of(recorded) > BUDGET_SLACK * stage.budget:
+            del group["done"]
+            _add_done(group, stage)
+            self.file.flush()
+        return PartialMap(self.path, group)
+
+
+class PartialMap:
+    """The map of a stage on disk; see `inference.MemoryMap`."""
+
+    def __init__(self, path, group):
+        self.path, self.values, self._marks = path, group["map"], group["done"]
+        self.block_shape = tuple(int(n) for n in self._marks.attrs["block_shape"])
+        self.done = self._marks[()].astype(bool)
+
+    def put(self, index, roi, values):
+        """Write a block, and then that it is done."""
+        try:
+            self.values[roi.slices] = values
+            self._flush()
+            self._marks[index] = 1
+            self._marks.file.flush()
+        except OSError as error:
+            raise OutputNotWritable(f"{self.path}: writing failed ({error}); the blocks before are kept: make space, "
+                                    "then give the same command again") from error
+        self.done[index] = True
+
+    def _flush(self):
+        file = self._marks.file
+        file.flush()
+        os.fsync(file.id.get_vfd_handle())
+
+
+def _make(path, stages, about):
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with h5py.File(temporary, "w") as file:
+            for stage in stages:
+                group = file.create_group(stage.name)
+                _allocated(group, "map", stage.region.shape, np.float32)
+                _add_done(group, stage)
+            file.attrs.update({"format": FORMAT, "about": json.dumps(about)})
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputNotWritable(f"{path}: cannot write here ({error}); check that the folder may be written to and "
+                                "has space") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _add_done(group, stage):
+    marks = _allocated(group, "done", (len(stage.blocks()),), np.uint8)
+    marks.attrs["block_shape"] = stage.block_shape
+
+
+def _allocated(group, name, shape, dtype):
+    """A contiguous dataset of zeros that has its place in the file from the start."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    if dtype == np.float32:
+        properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    identifier = h5py.h5d.create(group.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)),
+                                 h5py.h5s.create_simple(shape), properties)
+    return h5py.Dataset(identifier)
+
+
+def _open(path):
+    try:
+        return h5py.File(path, "r+")
+    except OSError as error:
+        failure = error
+    if failure.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+        raise OutputNotWritable(f"{path}: another process is writing this map; wait until it has finished, "
+                                "or choose another output=") from failure
+    if "lock" in str(failure):
+        try:
+            return h5py.File(path, "r+", locking=False)      # a file system that knows no locks
+        except OSError as error:
+            failure = error
+    raise PartialMismatch(f"{path}: expected a partial file of this program, found one that cannot be opened "
+                          f"({failure}); move it away, or say resume=false to discard it") from failure

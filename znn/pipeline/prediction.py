@@ -1,0 +1,148 @@
+"""From the settings of infer.py to what is computed, where the result comes from, and what is worth a warning."""
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from data.roi import Roi
+from znn import __version__, nn
+from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume
+from znn.pipeline.inference import warm_up
+from znn.pipeline.memory import GB, memory_now
+from znn.pipeline.output import BOUNDARY
+
+RESOLUTION_TOLERANCE = 0.02
+
+
+@dataclass
+class InferenceSettings:
+    """What is computed from what, and where it goes.
+
+    Attributes
+    ----------
+    checkpoint : str
+        File that train.py wrote, with one stage or more.
+    input, output : str
+        HDF5 files; the output must not be there yet, and its folder must.
+    input_dataset, output_dataset : str
+        Grey values (Z, Y, X) inside `input`; the map inside `output`.
+    z_range, y_range, x_range : [first, last + 1], optional
+        Voxels of the input to compute; their context still comes from the whole input.  Absent: all.
+    last_stage : str, optional
+        End with the map of this stage of the checkpoint.  Absent: its last one.
+    uint8 : bool
+        Store ``round(255 p)``, with the attribute `scale`, in place of float32.
+    overwrite : bool
+        Replace an existing output.
+    resume : bool
+        Go on with an unfinished run; false discards it.
+    memory_budget_gb : float
+        Main memory that the whole program may take; blocks are made to fit.
+    """
+
+    checkpoint: str
+    input: str
+    output: str
+    input_dataset: str = "volumes/raw"
+    output_dataset: str = BOUNDARY
+    z_range: list[int] | None = None
+    y_range: list[int] | None = None
+    x_range: list[int] | None = None
+    last_stage: str | None = None
+    uint8: bool = False
+    overwrite: bool = False
+    resume: bool = True
+    memory_budget_gb: float = 2.0
+
+
+def chosen_region(volume, settings):
+    """The region of `volume` that the ranges of the settings name.
+
+    Raises
+    ------
+    UndefinedVolume
+    """
+    ranges = [settings.z_range, settings.y_range, settings.x_range]
+    for axis, size, chosen in zip("zyx", volume.shape, ranges):
+        if chosen is not None and not (len(chosen) == 2 and 0 <= chosen[0] < chosen[1] <= size):
+            raise UndefinedVolume(f"{volume.name}: {axis}_range: expected [first, last + 1] within 0..{size}, "
+                                  f"found {list(chosen)}")
+    pairs = [chosen or (0, size) for size, chosen in zip(volume.shape, ranges)]
+    return Roi.between(*zip(*pairs))
+
+
+def chosen_stages(stages, settings):
+    """The (name, network) pairs up to the one that `last_stage` names.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    names = [name for name, _ in stages]
+    if settings.last_stage is None:
+        return stages
+    if settings.last_stage not in names:
+        raise CheckpointError(f"{settings.checkpoint}: expected last_stage to be one of {', '.join(names)}, "
+                              f"found {settings.last_stage!r}")
+    return stages[:names.index(settings.last_stage) + 1]
+
+
+def block_budget(networks, settings):
+    """Bytes that blocks may take: the memory budget less what the program holds with its kernels compiled.
+
+    Raises
+    ------
+    BudgetTooSmall
+    """
+    warm_up(networks)
+    held = memory_now()
+    if settings.memory_budget_gb * GB <= held:
+        raise BudgetTooSmall(f"memory_budget_gb: found {settings.memory_budget_gb:g}, but the program itself holds "
+                             f"{held / GB:.2f} GB before any block; give at least {held / GB + 0.5:.1f}")
+    return settings.memory_budget_gb * GB - held
+
+
+def origin(volume, settings, checkpoint_sha256):
+    """What a map is computed from, for telling whether an unfinished one may be gone on with: a dict for JSON.
+
+    The input is known by its size and time of change: hashing terabytes would take longer than computing the map.
+    """
+    state = os.stat(settings.input)
+    return {
+        "version": __version__, "engine": nn.current_engine(), "checkpoint_sha256": checkpoint_sha256,
+        "input_dataset": settings.input_dataset, "input_shape": list(volume.shape), "input_dtype": str(volume.dtype),
+        "input_bytes": state.st_size, "input_changed_ns": state.st_mtime_ns,
+    }
+
+
+def provenance(volume, settings, meta, checkpoint_sha256):
+    """Attributes of the finished map that say where it comes from."""
+    return {
+        "source": volume.name, "checkpoint": str(settings.checkpoint), "checkpoint_sha256": checkpoint_sha256,
+        "version": __version__, "engine": nn.current_engine(), "normalisation": json.dumps(meta["normalisation"]),
+        "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(meta["stages"]),
+        "config": json.dumps(asdict(settings), default=str), "training_config": json.dumps(meta.get("config", {})),
+    }
+
+
+def resolution_warning(volume, meta):
+    """A sentence when the volume's voxels are not of the size that the network was trained on, else None."""
+    trained = meta.get("resolution_zyx")
+    if trained is None:
+        return None
+    size = " x ".join(f"{r:g}" for r in trained)
+    if not volume.resolution_known:
+        return (f"{volume.name} does not say its resolution (attribute 'resolution', nm, zyx); "
+                f"the network was trained at {size} nm")
+    if np.allclose(volume.resolution_zyx, trained, rtol=RESOLUTION_TOLERANCE):
+        return None
+    return (f"{volume.name} has voxels of {' x '.join(f'{r:g}' for r in volume.resolution_zyx)} nm (z, y, x), the "
+            f"network was trained at {size} nm; expect a poor map, or resample the volume first")
+
+
+def sha256(path):
+    """Hexadecimal digest of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
