@@ -5,6 +5,10 @@ class PipelineError(ValueError):
     """Base of every error that `znn.pipeline` raises on purpose; commands print it without a traceback."""
 
 
+class WrongSetting(PipelineError):
+    """A setting has a value that means nothing."""
+
+
 class CheckpointError(PipelineError):
     """A checkpoint is missing, damaged, or does not fit the network it is loaded into."""
 
@@ -39,3 +43,15 @@ class NonFiniteMap(PipelineError):
 
 class Interrupted(PipelineError):
     """The run was asked to stop and did; what is finished is kept."""
+
+
+def one_of(what, value, choices):
+    """Raise `WrongSetting` unless `value` is one of `choices`."""
+    if value not in choices:
+        raise WrongSetting(f"{what}: expected one of {', '.join(choices)}, found {value!r}")
+
+
+def positive(what, value):
+    """Raise `WrongSetting` unless `value` is above zero."""
+    if not value > 0:
+        raise WrongSetting(f"{what}: expected a number above 0, found {value!r}")

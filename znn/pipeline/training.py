@@ -1,0 +1,283 @@
+"""Training of one network on patches: a step, when what is due, and a state that is saved and gone on with exactly.
+
+Everything random is a function of (seed, step): the patch (by `data.PatchSampler`) and the dropout mask (torch's
+generator is seeded before every step). So a state is the weights, the optimiser's tensors and a few numbers::
+
+    due work (validation, preview, checkpoint) -> step -> due work -> step -> ...
+         the only places where a run stops: before or after a step, never within one
+"""
+import contextlib
+import math
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from data.workers import patches
+from znn.pipeline.errors import Interrupted, NonFiniteLoss, WrongSetting, one_of, positive
+from znn.pipeline.loss import Balance
+from znn.pipeline.optimiser import Optimiser, Schedule, optimiser_tensors, restore_optimiser
+
+EARLY_PREVIEWS = 4
+SELECTIONS = ("pixel_error", "loss")
+
+
+@dataclass
+class Trainer:
+    """How a stage is trained.
+
+    steps, max_minutes : the stage ends with whichever comes first; no minutes, no limit of time
+    patch : output voxels (z, y, x) of one patch
+    patches_per_step : all in one batch, their voxels are averaged
+    clip_norm : the gradient is scaled down to this norm where it is longer; none, never
+    select_by : "pixel_error" (the best over thresholds) or "loss", on the sections held out for selection
+    log_every, preview_every, select_every, save_every : steps between points of the learning curve, preview pictures
+        (more at the beginning), validations, and checkpoints
+    """
+
+    steps: int = 60_000
+    max_minutes: float | None = None
+    patch: list[int] = field(default_factory=lambda: [1, 100, 100])
+    patches_per_step: int = 1
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    balance: Balance = field(default_factory=Balance)
+    clip_norm: float | None = None
+    select_by: str = "pixel_error"
+    log_every: int = 20
+    preview_every: int = 800
+    select_every: int = 800
+    save_every: int = 200
+
+    def __post_init__(self):
+        for name in ("steps", "patches_per_step", "log_every", "preview_every", "select_every", "save_every"):
+            positive(f"trainer {name}", getattr(self, name))
+        for name in ("max_minutes", "clip_norm"):
+            if getattr(self, name) is not None:
+                positive(f"trainer {name}", getattr(self, name))
+        one_of("trainer select_by", self.select_by, SELECTIONS)
+        if len(self.patch) != 3 or min(self.patch) < 1:
+            raise WrongSetting(f"trainer patch: expected three positive numbers (z, y, x), found {self.patch}")
+
+
+def derived_seed(*parts):
+    """A 63-bit seed from several non-negative integers, far from that of any others."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
+
+
+@dataclass
+class Progress:
+    """Where a stage is; plain numbers, for JSON.
+
+    step : updates made
+    seconds : time spent on the stage, over all sessions
+    waited : part of it that went into waiting for patches
+    selected_at, previewed_at : step of the last validation and preview, -1 before the first
+    best, best_step : score of the best validation so far, and when
+    window : sums since the last point of the learning curve
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    selected_at: int = -1
+    previewed_at: int = -1
+    best: float | None = None
+    best_step: int | None = None
+    window: dict = field(default_factory=dict)
+
+
+class Listener:
+    """What a training tells; each method may be overridden.
+
+    `check` is called wherever stopping is safe, and stops by raising `Interrupted`.
+    """
+
+    def check(self):
+        """Raise `Interrupted` to stop here."""
+
+    def stepped(self, training, outcome):
+        """A step was made."""
+
+    def logged(self, training, row):
+        """A point of the learning curve: a dict of numbers."""
+
+    def selected(self, training, scores, improved):
+        """A validation: its scores, and whether they are the best so far."""
+
+    def preview(self, training):
+        """A preview picture is due."""
+
+    def save(self, training):
+        """A checkpoint is due."""
+
+
+class StageTraining:
+    """One network in training.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+    sampler : data.PatchSampler
+    loss : callable
+        ``loss(logits, target) -> Outcome``, such as `loss.BoundaryLoss`.
+    trainer : Trainer
+    seed : int
+        Of the dropout masks.
+    validate : callable, optional
+        ``validate(network) -> {"loss": ..., "pixel_error": ...}``; without it the last weights are the best.
+    workers : int
+        Processes that prepare patches.
+    clock : callable
+        Seconds.
+
+    Attributes
+    ----------
+    progress : Progress
+    best_state : dict of str to Tensor, or None
+        Weights of the best validation so far.
+    """
+
+    def __init__(self, network, sampler, loss, trainer, seed, validate=None, workers=0, clock=time.monotonic):
+        self.network, self.sampler, self.loss, self.trainer = network, sampler, loss, trainer
+        self.seed, self.validate, self.workers, self.clock = seed, validate, workers, clock
+        self.optimiser = trainer.optimiser.over(network.parameters())
+        self.progress, self.best_state = Progress(), None
+
+    @property
+    def share(self):
+        """How much of the stage has passed, by steps or by time, whichever is further; 1 at the end."""
+        by_time = self.progress.seconds / (60 * self.trainer.max_minutes) if self.trainer.max_minutes else 0.0
+        return max(self.progress.step / self.trainer.steps, by_time)
+
+    @property
+    def finished(self):
+        return self.share >= 1
+
+    def tensors(self):
+        """Weights, optimiser state and best weights: ``weights/...``, ``optimiser/...``, ``best/...``."""
+        parts = {"weights": self.network.state_dict(), "optimiser": optimiser_tensors(self.optimiser, self.network),
+                 "best": self.best_state or {}}
+        return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+    def restore(self, progress, optimiser, best):
+        """Go on from a state; the network holds its weights already."""
+        self.progress = Progress(**progress)
+        restore_optimiser(self.optimiser, self.network, optimiser)
+        self.best_state = best or None
+
+    def chosen_state(self):
+        """The weights to go on with: the best by validation, else the last."""
+        return self.best_state or _copy(self.network.state_dict())
+
+    def run(self, listener):
+        """Train to the end of the stage.
+
+        Raises
+        ------
+        Interrupted
+            When `listener.check` says so; the state is saved before.
+        NonFiniteLoss
+            The weights are those from before the step that failed; nothing is saved.
+        """
+        try:
+            with contextlib.closing(self._patches()) as prepared:
+                began = self.clock() - self.progress.seconds
+                while True:
+                    self._due_work(listener)
+                    if self.finished:
+                        break
+                    self._step(next(prepared), listener)
+                    self.progress.seconds = self.clock() - began
+                    listener.check()
+        except Interrupted:
+            listener.save(self)
+            raise
+        listener.save(self)
+
+    def _patches(self):
+        n = self.trainer.patches_per_step
+        source = patches(self.sampler, self.progress.step * n, self.trainer.steps * n, self.workers)
+        with contextlib.closing(source):
+            while True:
+                began = self.clock()
+                batch = [next(source) for _ in range(n)]
+                self.progress.waited += self.clock() - began
+                yield batch
+
+    def _due_work(self, listener):
+        p, t = self.progress, self.trainer
+        if self.validate and p.selected_at != p.step and p.step and (p.step % t.select_every == 0 or self.finished):
+            self._select(listener)
+        if p.previewed_at != p.step and (preview_due(p.step, t.preview_every) or self.finished):
+            listener.preview(self)
+            p.previewed_at = p.step
+        if p.step and p.step % t.save_every == 0:
+            listener.save(self)
+
+    def _select(self, listener):
+        scores = self.validate(self.network)
+        value = scores[self.trainer.select_by]
+        self.progress.selected_at = self.progress.step
+        improved = value is not None and (self.progress.best is None or value < self.progress.best)
+        if improved:
+            self.progress.best, self.progress.best_step = value, self.progress.step
+            self.best_state = _copy(self.network.state_dict())
+        listener.selected(self, scores, improved)
+
+    def _step(self, batch, listener):
+        p, began = self.progress, self.clock()
+        rate = self.trainer.optimiser.learning_rate * self.trainer.schedule.scale(p.step, self.share)
+        outcome = self._update(batch, rate)
+        p.step += 1
+        for key, value in (("loss", outcome.cost), ("pixel_error", outcome.pixel_error), ("steps", 1),
+                           ("voxels", sum(patch.target.size for patch in batch)), ("busy", self.clock() - began)):
+            p.window[key] = p.window.get(key, 0) + value
+        listener.stepped(self, outcome)
+        if p.step % self.trainer.log_every == 0 or p.step == self.trainer.steps:
+            listener.logged(self, self._point(rate))
+            p.window = {}
+
+    def _point(self, rate):
+        p, w = self.progress, self.progress.window
+        return {"step": p.step, "minutes": p.seconds / 60, "learning_rate": rate, "loss": w["loss"] / w["steps"],
+                "pixel_error": w["pixel_error"] / w["steps"], "voxels_per_s": w["voxels"] / max(w["busy"], 1e-9)}
+
+    def _update(self, batch, rate):
+        """Forward, backward and the move of the weights on some patches; their `Outcome`."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        images = torch.from_numpy(np.stack([patch.image for patch in batch]))
+        targets = torch.from_numpy(np.stack([patch.target for patch in batch]))
+        self.network.train()
+        self.optimiser.zero_grad()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.seed, self.progress.step))
+            outcome = self.loss(self.network(images), targets)
+        self._check_finite("loss", outcome.cost, batch)
+        outcome.objective.backward()
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self._check_finite("gradient", float(norm), batch)
+        if self.trainer.clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), self.trainer.clip_norm, norm)
+        self.optimiser.step()
+        return outcome
+
+    def _check_finite(self, what, value, batch):
+        if not math.isfinite(value):
+            places = "; ".join(patch.where for patch in batch)
+            raise NonFiniteLoss(f"step {self.progress.step}: expected a finite {what}, found {value}, on {places}. "
+                                "The checkpoints from before are good: look at the data there, or go on from them with "
+                                "a smaller learning_rate or with clip_norm")
+
+
+def preview_due(step, every):
+    """Whether a picture is drawn after a step: every so many, and at a half, a quarter, ... of that at the start."""
+    early = {max(1, every >> k) for k in range(1, EARLY_PREVIEWS + 1)}
+    return step > 0 and (step % every == 0 or step in early)
+
+
+def _copy(state):
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
