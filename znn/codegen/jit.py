@@ -1,4 +1,4 @@
-"""LLVM IR to machine code: one call, a few tens of milliseconds."""
+"""LLVM IR to machine code: one call, a few tens of milliseconds; and machine code to something that can be called."""
 import llvmlite.binding as llvm
 
 llvm.initialize_native_target()
@@ -7,16 +7,15 @@ llvm.initialize_native_asmprinter()
 _keep = []  # machine code lives as long as its engine does
 
 
-def _machine(target):
+def processor(target):
+    """LLVM's name and features of the processor that code for `target` is made for."""
     if target.cpu == "host":
-        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    else:
-        cpu, features = target.cpu, ",".join(f"+{f}" for f in target.needs)
-    return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+        return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return target.cpu, ",".join(f"+{f}" for f in target.needs)
 
 
-def compile_kernel(module, target):
-    """Compile an llvmlite module that defines one function; return the function's address.
+def object_code(module, target):
+    """The object file, as bytes, of an llvmlite module that defines the function ``kernel``.
 
     Raises
     ------
@@ -25,13 +24,23 @@ def compile_kernel(module, target):
     """
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
-    name = next(f.name for f in parsed.functions if not f.is_declaration)
-    engine = llvm.create_mcjit_compiler(parsed, _machine(target))
+    return _machine(target).emit_object(parsed)
+
+
+def link(code, target):
+    """Load an object file into this process; the address of its function ``kernel``."""
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(target))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _keep.append(engine)
-    return engine.get_function_address(name)
+    return engine.get_function_address("kernel")
 
 
 def assembly(module, target):
     """The machine code of a module as assembly text, to read."""
     return _machine(target).emit_assembly(llvm.parse_assembly(str(module)))
+
+
+def _machine(target):
+    cpu, features = processor(target)
+    return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3, jit=True)

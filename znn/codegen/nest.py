@@ -14,6 +14,7 @@ the last vector of a row is masked.  Where a reduction loop stands outside the s
 """
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from znn.codegen.emit import I1, I64, Emitter
 from znn.loops.schedule import IllegalSchedule, Loop, Schedule
@@ -61,7 +62,6 @@ class Nest:
         How many tasks the parallel loops make.
     copies : int
         Private copies of `out` that parallel reductions write, one after the other; the caller adds them up.
-    module : llvmlite.ir.Module
 
     Raises
     ------
@@ -85,8 +85,13 @@ class Nest:
         while self.scope > self.n_parallel and self.loops[self.scope - 1].dim in contraction.reductions:
             self.scope -= 1
         self._advances(packing)
-        self._build([self.c.out.start, self.c.a.start, 0 if packing else self.c.b.start, 0])
-        self.module = self.e.module
+        self._starts = [self.c.out.start, self.c.a.start, 0 if packing else self.c.b.start, 0]
+
+    @cached_property
+    def module(self):
+        """The kernel as an llvmlite module."""
+        self._build(self._starts)
+        return self.e.module
 
     # --- planning ---------------------------------------------------------------------------------------------
     def _tile_start(self, ranges, registers):

@@ -1,4 +1,4 @@
-"""A kernel ready to run: machine code, how many tasks it has, how its operand is packed, where it is kept."""
+"""A kernel ready to run: machine code, how many tasks it has, how its operand is packed."""
 import functools
 
 import numpy as np
@@ -6,7 +6,7 @@ import numpy as np
 from znn.codegen import jit, target
 from znn.codegen.nest import PLAIN, Nest
 from znn.loops.layout import Packing
-from znn.runtime import driver
+from znn.runtime import cache, driver
 
 
 class Kernel:
@@ -26,7 +26,12 @@ class Kernel:
         self.packing = Packing(contraction, schedule, contraction.b) if packed else None
         nest = Nest(contraction, schedule, where, dtype, epilogue, self.packing)
         self.tasks, self.copies = nest.tasks, nest.copies
-        self._address = jit.compile_kernel(nest.module, where)
+        entry = cache.key(contraction, schedule, epilogue, packed, dtype.str, where, jit.processor(where))
+        code = cache.load(entry)
+        if code is None:
+            code = jit.object_code(nest.module, where)
+            cache.store(entry, code)
+        self._address = jit.link(code, where)
 
     def __call__(self, out, a, b, bias=None):
         """Run all tasks on numpy arrays; the contraction's addresses count from their first elements.

@@ -24,7 +24,7 @@ def generated(c, s, a, b, out, where, packed=False, epilogue=PLAIN, bias=None):
     packing = Packing(c, s, c.b) if packed else None
     nest = Nest(c, s, where, F64, epilogue, packing)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)(
-        jit.compile_kernel(nest.module, where))
+        jit.link(jit.object_code(nest.module, where), where))
     if packed:
         b = packing.pack(b.reshape([c.extents[d] for d, _ in c.b.strides]))
     full = np.zeros((nest.copies, out.size)) if nest.copies > 1 else out.copy()[None]

@@ -1,0 +1,72 @@
+"""Machine code kept between runs, in the user's cache folder.
+
+An entry is a digest followed by the object file. What does not carry its own digest is ignored and written anew, so a
+damaged entry or one cut short costs a compilation and nothing else; entries appear by renaming, so processes may share
+the folder. Machine code is only read from a folder that belongs to the user and that nobody else can write to.
+``ZNN_KERNEL_CACHE=0`` does without.
+"""
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import numba
+
+from znn import codegen, loops
+
+DIGEST = 32
+
+
+def folder():
+    """Where entries are: ``$XDG_CACHE_HOME/znn/kernels``, ``~/.cache`` standing in for an unset variable."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "znn" / "kernels"
+
+
+def key(*parts):
+    """Name of the entry for what `parts` describe, compiled by this version of the generator and of LLVM."""
+    text = "\n".join([*map(repr, parts), llvmlite.__version__, numba.__version__, _generator()])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load(name):
+    """The object file of an entry, or None where there is none to be trusted."""
+    with contextlib.suppress(OSError):
+        if os.environ.get("ZNN_KERNEL_CACHE") != "0" and _usable(folder()):
+            content = (folder() / name).read_bytes()
+            if hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]:
+                return content[DIGEST:]
+    return None
+
+
+def store(name, code):
+    """Keep an object file; where the folder cannot be used, nothing happens."""
+    if os.environ.get("ZNN_KERNEL_CACHE") == "0":
+        return
+    with contextlib.suppress(OSError):
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _usable(folder()):
+            return
+        handle, temporary = tempfile.mkstemp(dir=folder())
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            os.replace(temporary, folder() / name)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def _usable(path):
+    found = path.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+@cache
+def _generator():
+    """Digest of the sources that decide what code comes out."""
+    sources = sorted(p for package in (codegen, loops) for p in Path(package.__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()
