@@ -54,7 +54,7 @@ def test_layers_of_the_networks(ci, co, kernel, dilation):
     compare(make(np.random.default_rng(1), 1, ci, co, kernel, (3, 41, 53), d), d, relu=True, tolerance=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_any_convolution(data):
     draw = lambda lo, hi: data.draw(st.integers(lo, hi))  # noqa: E731
