@@ -15,7 +15,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.schema import register
+from conf.schema import SCHEMAS, register
 
 HYDRA_VERSION = "1.3"
 RUN_CONFIG = "config"
@@ -98,8 +98,14 @@ def configuration(config_name, overrides=()):
         raise ConfigError(_first_line(error)) from error
 
 
-def compose(config_name, overrides, resolve=True):
-    """Compose without explaining: a DictConfig, or an error of Hydra or OmegaConf."""
+def compose(config_name, overrides):
+    """Compose without explaining: a DictConfig of the schema, or an error of Hydra or OmegaConf."""
+    cfg = _composed(config_name, overrides)
+    # Hydra lets "+key=value" add anything; the schema, given plain values, does not.
+    return OmegaConf.merge(OmegaConf.structured(SCHEMAS[config_name]), OmegaConf.to_container(cfg))
+
+
+def _composed(config_name, overrides, **options):
     GlobalHydra.instance().clear()
     stored = _resumed(overrides)
     if stored is None:
@@ -107,10 +113,7 @@ def compose(config_name, overrides, resolve=True):
     else:
         context = hydra.initialize_config_dir(str(stored.parent.absolute()), version_base=HYDRA_VERSION)
     with context:
-        cfg = hydra.compose(config_name if stored is None else RUN_CONFIG, list(overrides))
-    if resolve:
-        OmegaConf.resolve(cfg)
-    return cfg
+        return hydra.compose(config_name if stored is None else RUN_CONFIG, list(overrides), **options)
 
 
 def _resumed(overrides):
@@ -134,7 +137,7 @@ def _explained(config_name, overrides):
     fitting = [o for o in overrides if re.match(r"\+*resume=", o)]
     for override in [o for o in overrides if o not in fitting]:
         try:
-            compose(config_name, [*fitting, override], resolve=False)
+            compose(config_name, [*fitting, override])
         except ERRORS as error:
             raise ConfigError(_explain(error, override, config_name, fitting)) from error
         fitting.append(override)
@@ -147,7 +150,7 @@ def _explain(error, override, config_name, fitting):
         return _unknown(f"{override}: {key.partition('@')[0]} has no choice", value, error.options, all_of_them=True)
     full_key = re.search(r"^\s*full_key: (\S+)", str(error), re.MULTILINE)
     if re.search("Could not override|not in struct|Key '.*' not in|No match in the defaults", str(error)):
-        culprit = full_key[1] if full_key and key in _group_names() else key
+        culprit = full_key[1] if full_key and _choices(key.partition("@")[0]) else key
         where = f"{override}: " if culprit != key else ""
         return _unknown(f"{where}no setting is called", culprit, _known(config_name, fitting))
     return f"{override}: {_first_line(error.__cause__ or error)}"
@@ -157,18 +160,32 @@ def _unknown(what, name, known, all_of_them=False):
     """A message that names what is near: by the whole name, and by its last part."""
     last = name.rpartition(".")[2]
     near = difflib.get_close_matches(name, known, 1, 0.6)
-    by_last = {k.rpartition(".")[2] for k in known}
-    for part in difflib.get_close_matches(last, by_last, NEAR, 0.7):
-        near += [k for k in known if k.rpartition(".")[2] == part and k not in near]
+    for part in difflib.get_close_matches(last, {_last_part(k) for k in known}, NEAR, 0.7):
+        near += [k for k in known if _last_part(k) == part and k not in near]
     hint = f"did you mean {' or '.join(near[:NEAR])}? " if near else ""
-    rest = f"There are: {', '.join(known)}" if all_of_them or not near else ""
+    there = known if all_of_them else _siblings(name, known)
+    rest = f"There are: {', '.join(there)}" if all_of_them or not near else ""
     return f"{what} {name!r}; {hint}{rest}".rstrip("; ").rstrip()
 
 
+def _siblings(name, known):
+    """The known keys of the deepest group that `name` would be in."""
+    parent = name.rpartition(".")[0]
+    while parent and parent not in known:
+        parent = parent.rpartition(".")[0]
+    return [k for k in known if k.rpartition(".")[0] == parent and "@" not in k]
+
+
+def _last_part(key):
+    return key.partition("@")[0].rpartition(".")[2]
+
+
 def _known(config_name, fitting):
-    """Every key that can be set, dotted, and every group."""
-    keys = _dotted(OmegaConf.to_container(compose(config_name, fitting, resolve=False)))
-    return sorted({*keys, *_group_names()})
+    """Every key that can be set, dotted, and every choice of a group, such as ``trainer@stages.vd2d.trainer``."""
+    cfg = _composed(config_name, fitting, return_hydra_config=True)
+    choices = [key for key in cfg.hydra.runtime.choices if not key.startswith("hydra/")]
+    cfg = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    return sorted({*_dotted(OmegaConf.to_container(cfg)), *choices})
 
 
 def _dotted(node, prefix=""):
@@ -176,10 +193,6 @@ def _dotted(node, prefix=""):
         yield f"{prefix}{key}"
         if isinstance(value, dict):
             yield from _dotted(value, f"{prefix}{key}.")
-
-
-def _group_names():
-    return sorted(p.name for p in GROUPS.iterdir() if p.is_dir() and _choices(p.name))
 
 
 def _choices(group):

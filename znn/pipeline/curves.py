@@ -38,8 +38,12 @@ class LearningCurve:
         return curve
 
     def add(self, stage, values):
-        """Append a row."""
-        self.rows.append({"stage": stage} | values)
+        """Append a row, or add to the last one when it is of the same step."""
+        row = {"stage": stage} | values
+        if self.rows and all(self.rows[-1][key] == row[key] for key in ("stage", "step")):
+            self.rows[-1] |= row
+        else:
+            self.rows.append(row)
 
     def write(self):
         """Write curve.csv and curve.png, each under a temporary name first."""

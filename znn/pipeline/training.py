@@ -155,6 +155,11 @@ class StageTraining:
     def finished(self):
         return self.share >= 1
 
+    @property
+    def voxels_per_step(self):
+        """Output voxels that a step learns from."""
+        return math.prod(self.trainer.patch) * self.trainer.patches_per_step
+
     def tensors(self):
         """Weights, optimiser state and best weights: ``weights/...``, ``optimiser/...``, ``best/...``."""
         parts = {"weights": self.network.state_dict(), "optimiser": optimiser_tensors(self.optimiser, self.network),
@@ -232,7 +237,7 @@ class StageTraining:
         outcome = self._update(batch, rate)
         p.step += 1
         for key, value in (("loss", outcome.cost), ("pixel_error", outcome.pixel_error), ("steps", 1),
-                           ("voxels", sum(patch.target.size for patch in batch)), ("busy", self.clock() - began)):
+                           ("voxels", self.voxels_per_step), ("busy", self.clock() - began)):
             p.window[key] = p.window.get(key, 0) + value
         listener.stepped(self, outcome)
         if p.step % self.trainer.log_every == 0 or p.step == self.trainer.steps:

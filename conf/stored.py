@@ -1,0 +1,40 @@
+"""The configuration that a run keeps in its folder, and what of it may change when the run goes on."""
+import os
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from conf.entry import RUN_CONFIG, ConfigError, configuration
+
+# What the weights so far depend on; the rest (steps, minutes, rates, folders, engine) may be given anew.
+FROZEN = ("experiment", "seed", "stages.*.model", "stages.*.start_from_previous", "stages.*.trainer.optimiser.name",
+          "data.standardisation", "data.recursion_scaling")
+HEADER = """\
+# Settings of this run, all of them. Go on with:  python train.py resume=<this folder>
+defaults: [train_schema, hydra_settings, _self_]
+"""
+
+
+def store(settings, folder):
+    """Write the settings into the folder of their run, as a configuration that Hydra composes from."""
+    path = Path(folder) / f"{RUN_CONFIG}.yaml"
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(HEADER + OmegaConf.to_yaml(OmegaConf.structured(settings) | {"resume": None}))
+    os.replace(partial, path)
+
+
+def check_unchanged(settings):
+    """Raise `ConfigError` when a run is asked to go on with another network or seed than it was begun with."""
+    stored = configuration("train", [f"resume={settings.resume}"])
+    before, now = (OmegaConf.structured(s) for s in (stored, settings))
+    for key in _frozen_keys(before):
+        old, new = (OmegaConf.select(cfg, key) for cfg in (before, now))
+        if old != new:
+            raise ConfigError(f"{key}: the run in {settings.resume} was begun with {old}, found {new}; "
+                              f"leave it out to go on, or start a new run with name=<another>")
+    return stored
+
+
+def _frozen_keys(cfg):
+    for key in FROZEN:
+        yield from [key.replace("*", stage) for stage in cfg.stages] if "*" in key else [key]

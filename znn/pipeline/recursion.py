@@ -1,0 +1,282 @@
+"""Recursive training: each stage learns from the image and the boundary map of the stage before.
+
+::
+
+    stage 1, trained on the image --> best weights --> maps of all training stacks
+                                          |                      |
+                                     same layers            second input
+                                          v                      v
+                                      stage 2, trained on image and map --> final.safetensors: both stages
+
+The whole run is a function of its settings: every random number is derived from (seed, stage, step). Its state is one
+file, ``last.safetensors``, from which it goes on as if it had never stopped, within a stage or between two.
+"""
+import hashlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from data import PatchSampler, class_counts, write_volume
+from data.hdf5 import LazyDataset
+from znn.pipeline import checkpoint
+from znn.pipeline.errors import CheckpointError, PipelineError
+from znn.pipeline.inference import MemoryStore, infer_volume
+from znn.pipeline.loss import BoundaryLoss, map_scores
+from znn.pipeline.memory import GB
+from znn.pipeline.output import BOUNDARY as MAP
+from znn.pipeline.stacks import labelled_region, target_in
+from znn.pipeline.training import StageTraining, Trainer, derived_seed
+
+LAST, BEST, FINAL = "last.safetensors", "best.safetensors", "final.safetensors"
+STATE = "training"
+SAMPLING, WEIGHTS, DROPOUT = range(3)
+
+
+@dataclass
+class Model:
+    """A network by name and options, as ``build(name, options)`` makes it."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class StageSettings:
+    """One stage.
+
+    model, trainer : the network, and how it is trained
+    start_from_previous : begin with the layers of the stage before that agree in name and shape
+    """
+
+    model: Model
+    trainer: Trainer = field(default_factory=Trainer)
+    start_from_previous: bool = True
+
+
+class Recursion:
+    """A run of all stages.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Of the run; exists.
+    stages : dict of str to StageSettings
+        In order.
+    data : stacks.TrainingData
+    stacks : list of stacks.LabelledStack
+    build : callable
+        ``build(name, options) -> network``
+    transfer : callable
+        ``transfer(state, network) -> names of the copied layers``
+    seed : int
+    config : dict
+        Kept in the checkpoints.
+    memory_budget : float
+        Bytes of a block when maps are computed.
+    """
+
+    def __init__(self, folder, stages, data, stacks, build, transfer, seed=0, config=None, memory_budget=GB):
+        self.folder, self.stages, self.data, self.stacks = Path(folder), stages, data, stacks
+        self.build, self.transfer, self.seed, self.memory_budget = build, transfer, int(seed), memory_budget
+        self.names = list(stages)
+        self.about = {"normalisation": data.standardisation.to_dict(), "recursion_scaling": data.recursion_scaling,
+                      "resolution_zyx": list(stacks[0].raw.resolution_zyx), "config": config or {}}
+        self.finished = {}                                        # stage -> chosen state, in order
+        self.maps = {stack.name: {} for stack in stacks}          # stack -> stage -> Volume
+        self._check()
+
+    def _check(self):
+        """What can be known before hours of work: names, channels, and whether patches fit into the stacks."""
+        if not self.names:
+            raise PipelineError("stages: expected at least one stage, found none; choose an experiment")
+        if STATE in self.names:
+            raise PipelineError(f"stages: {STATE!r} cannot be the name of a stage; choose another")
+        for i, name in enumerate(self.names):
+            network, channels = self.network(i), min(i, 1) + 1
+            if network.in_channels != channels:
+                reads = "the image and the map of the stage before" if i else "the image alone"
+                raise PipelineError(f"stages.{name}: expected a network of {channels} input channels, since it reads "
+                                    f"{reads}, found {self.stages[name].model.name} of {network.in_channels}; "
+                                    "only a stage after the first is recursive")
+            self._sampler(i, network, [stack.training for stack in self.stacks])
+
+    def network(self, index):
+        """A fresh network of a stage, the same every time."""
+        model = self.stages[self.names[index]].model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.seed, index, WEIGHTS))
+            return self.build(model.name, dict(model.options))
+
+    def _sampler(self, index, network, sources):
+        output = tuple(self.stages[self.names[index]].trainer.patch)
+        shape = tuple(o + f - 1 for o, f in zip(output, network.field_of_view))
+        return PatchSampler(sources, shape, output, self.data.augmentation,
+                            seed=derived_seed(self.seed, index, SAMPLING), mirror=self.data.mirror,
+                            recursion_scaling=self.data.recursion_scaling)
+
+    def run(self, listener, resume=False):
+        """Train what is left to train.
+
+        Parameters
+        ----------
+        listener : monitor.Monitor
+            Or another `training.Listener` with the methods that are called here.
+        resume : bool
+            Go on from last.safetensors, where there is one.
+
+        Returns
+        -------
+        Path
+            Of final.safetensors.
+        """
+        state = self._read_state() if resume and (self.folder / LAST).is_file() else None
+        first = len(self.finished)
+        for index in range(first, len(self.names)):
+            self._train(index, state if index == first else None, listener)
+        path = self.folder / FINAL
+        checkpoint.save(path, *self.contents(self.finished))
+        return path
+
+    def _train(self, index, state, listener):
+        name = self.names[index]
+        settings, network = self.stages[name], self.network(index)
+        if state is None and index and settings.start_from_previous:
+            self.transfer(self.finished[self.names[index - 1]], network)
+        if state is not None:
+            checkpoint.fill(network, state["weights"], f"{self.folder / LAST}: stage {name}")
+        for earlier in range(index):
+            self._fill_maps(earlier, listener)
+        sources = [stack.training.with_map(self.maps[stack.name].get(self.names[index - 1])) if index
+                   else stack.training for stack in self.stacks]
+        loss = BoundaryLoss(settings.trainer.balance, class_counts(sources))
+        training = StageTraining(
+            network, self._sampler(index, network, sources), loss, settings.trainer,
+            derived_seed(self.seed, index, DROPOUT), self._validation(index, listener), self.data.workers)
+        if state is not None:
+            training.restore(state["progress"], state["optimiser"], state["best"])
+        listener.begin(self, index, training)
+        training.run(listener)
+        self.finished[name] = training.chosen_state()
+
+    def contents(self, states, extra=None):
+        """Tensors and header of a checkpoint of some stages: ``{name: state}``, in order."""
+        stages = [{"name": name, "model": self.stages[name].model.name, "options": dict(self.stages[name].model.options)}
+                  for name in states]
+        tensors = {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
+        return tensors, self.about | {"stages": stages} | (extra or {})
+
+    def save_state(self, index, training):
+        """Write last.safetensors: all that going on needs; its stages can be used like those of a finished run."""
+        tensors, header = self.contents(self.finished | {self.names[index]: training.network.state_dict()},
+                                        {STATE: {"stage": self.names[index], "progress": asdict(training.progress)}})
+        kept = {f"{STATE}/{key}": tensor for key, tensor in training.tensors().items()}
+        checkpoint.save(self.folder / LAST, tensors | kept, header)
+
+    def save_best(self, index, training):
+        """Write best.safetensors: the finished stages and the best weights of this one."""
+        states = self.finished | {self.names[index]: training.chosen_state()}
+        checkpoint.save(self.folder / BEST, *self.contents(states))
+
+    def _read_state(self):
+        """Fill `finished` from last.safetensors; weights, optimiser state, best weights and progress of its stage."""
+        tensors, header = checkpoint.load(self.folder / LAST)
+        where = header.get(STATE)
+        if where is None or where["stage"] not in self.names:
+            raise CheckpointError(f"{self.folder / LAST}: expected the state of a run with stages "
+                                  f"{', '.join(self.names)}, found {where and where['stage']}; start a run of its own")
+        self.finished = {name: checkpoint.stage_tensors(tensors, name)
+                         for name in self.names[:self.names.index(where["stage"])]}
+        kept = checkpoint.stage_tensors(tensors, STATE)
+        return {"weights": checkpoint.stage_tensors(tensors, where["stage"]), "progress": where["progress"]} | {
+            part: checkpoint.stage_tensors(kept, part) for part in ("optimiser", "best")}
+
+    def _fill_maps(self, index, listener):
+        """Make sure of the maps of a finished stage over all stacks; in files, for the next session."""
+        name = self.names[index]
+        digest = _digest(self.finished[name])
+        for stack in self.stacks:
+            path = self.folder / "maps" / name / f"{stack.name}.h5"
+            if not _made_by(path, digest):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                network = self.network(index)
+                checkpoint.fill(network, self.finished[name], f"stage {name}")
+                with listener.mapping(name, stack) as progress:
+                    values = self.predict(index, network, stack, stack.image.roi, progress)
+                write_volume(path, {MAP: (values, {"weights": digest})}, stack.image.resolution_zyx,
+                             stack.image.offset_zyx)
+            self.maps[stack.name][name] = stack.image.over(LazyDataset(path, MAP), f"{path}:{MAP}")
+
+    def predict(self, index, network, stack, region, progress=None):
+        """Boundary probabilities of a region of a stack, by a network in the place of a stage.
+
+        Parameters
+        ----------
+        index : int
+            Of the stage; the maps of all stages before it are there.
+        network : torch.nn.Module
+        stack : LabelledStack
+        region : Roi
+            In the voxels of `stack.image`.
+        progress : callable, optional
+            As of `inference.infer_volume`.
+
+        Returns
+        -------
+        ndarray, float32, of the region's shape
+        """
+        chain = [(name, self.network(i)) for i, name in enumerate(self.names[:index])] + [(self.names[index], network)]
+        return infer_volume(chain, stack.image, KnownMaps(self.maps[stack.name]), region, self.memory_budget,
+                            self.data.recursion_scaling, progress).read()
+
+    def _validation(self, index, listener):
+        """``validate(network)`` on the sections held out for selection, or None when there are none."""
+        held_out = [stack for stack in self.stacks if stack.selection is not None]
+        if not held_out:
+            return None
+
+        def validate(network):
+            pairs = []
+            for stack in held_out:
+                region = labelled_region(stack.selection)
+                pairs.append((self.predict(index, network, stack, region, listener.validating),
+                              target_in(stack.selection, region)))
+            return map_scores(*(np.concatenate([part.ravel() for part in parts]) for parts in zip(*pairs)))
+
+        return validate
+
+
+class KnownMaps(MemoryStore):
+    """Keeps maps in memory; those of some stages are there from the start.
+
+    Parameters
+    ----------
+    known : dict of str to Volume
+        Finished maps over the whole image, by stage.
+    """
+
+    def __init__(self, known):
+        self.known = known
+
+    def stage(self, stage):
+        """Where the map of a stage goes, all done when it is known."""
+        kept = super().stage(stage)
+        if stage.name in self.known:
+            kept.values = self.known[stage.name].read(stage.region)
+            kept.done[:] = True
+        return kept
+
+
+def _digest(state):
+    """Hexadecimal digest of weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _made_by(path, digest):
+    """Whether a file holds a map that these weights made."""
+    return path.is_file() and LazyDataset(path, MAP).attributes.get("weights") == digest
