@@ -2,22 +2,27 @@
 
 python infer.py checkpoint=runs/x/final.safetensors input=stack.h5 output=boundary.h5
 """
+import contextlib
 import sys
 import time
+
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import models
 from conf.entry import command
 from data import Standardisation, Volume, standardised
 from znn.pipeline import engine
 from znn.pipeline.checkpoint import load_stages
+from znn.pipeline.errors import Interrupted
 from znn.pipeline.inference import plan
-from znn.pipeline.interrupt import stoppable
+from znn.pipeline.interruption import watched
 from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.meter import Meter
 from znn.pipeline.output import check_output, infer_to_file
 from znn.pipeline.partial import partial_path
 from znn.pipeline.prediction import (
     block_budget,
+    check_finite,
     chosen_region,
     chosen_stages,
     origin,
@@ -41,32 +46,40 @@ def main(settings):
     warning = resolution_warning(raw, meta)
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
+    check_finite(raw)
     image = standardised(raw, Standardisation.from_dict(meta["normalisation"]))
     digest = sha256(settings.checkpoint)
     budget = block_budget(stages, settings)
     work = plan(stages, image, region, budget)
-    with stoppable(lambda: how_to_go_on(settings.output)), Meter(sum(s.region.size for s in work)) as meter:
+    with stoppable(settings.output), Meter(sum(stage.region.size for stage in work)) as meter:
         result = infer_to_file(
             stages, image, settings.output, origin(raw, settings, digest), inputs=inputs,
-            dataset=settings.output_dataset, attributes=provenance(raw, settings, meta, digest), region=region,
+            dataset=settings.output_dataset, attributes=provenance(raw, settings, meta, stages, digest), region=region,
             uint8=settings.uint8, overwrite=settings.overwrite, resume=settings.resume, memory_budget=budget,
             recursion_scaling=meta["recursion_scaling"], progress=meter)
     summarise(result, meter, settings, time.perf_counter() - started)
 
 
-def how_to_go_on(output):
-    """What a stopped run leaves, and what to do about it."""
-    kept = partial_path(output)
-    if not kept.exists():
-        return "nothing was written"
-    return f"finished blocks are kept in {kept}: give the same command again to go on"
+@contextlib.contextmanager
+def stoppable(output):
+    """Let SIGTERM and Ctrl-C stop the work before its next layer, with a message that says how to go on."""
+    with watched() as interruption:
+        hook = register_module_forward_pre_hook(lambda layer, arguments: interruption.check())
+        try:
+            yield
+        except Interrupted as request:
+            kept = partial_path(output)
+            rest = f"finished blocks are kept in {kept}: give the same command again to go on"
+            raise Interrupted(f"{request}; {rest if kept.exists() else 'nothing was written'}") from None
+        finally:
+            hook.remove()
 
 
 def summarise(result, meter, settings, seconds):
     """Print what was written where, how fast, and with how much memory."""
     kept = f", {meter.kept:,} voxels kept from an earlier run" if meter.kept else ""
     print(f"written: {result.name}, {' x '.join(map(str, result.shape))} {result.dtype}{kept}")
-    print(f"{meter.speeds()}; {result.roi.size / seconds:.3g} voxels/s in all, {seconds:.1f} s; "
+    print(f"{meter.speeds()}; {seconds:.1f} s in all; "
           f"peak memory {peak_memory() / GB:.2f} GB of {settings.memory_budget_gb:g} GB")
 
 

@@ -1,4 +1,4 @@
-"""Dense boundary maps of volumes of any size, block by block, through one network or a recursive chain of them.
+r"""Dense boundary maps of volumes of any size, block by block, through one network or a recursive chain of them.
 
 A block reads its field of view's context from its real neighbours; only what lies outside the volume is mirrored, so
 the result does not depend on how the volume was cut::
@@ -177,15 +177,13 @@ def infer_array(networks, array, **options):
 def run(stages, image, store=None, recursion_scaling="fixed", progress=None):
     """Do what `plan` has planned; parameters and result as in `infer_volume`."""
     store = MemoryStore() if store is None else store
-    earlier = None
+    sources = [(image, image.roi.begin)]
     for stage in stages:
         kept = store.stage(stage)
-        sources = [(image, (0, 0, 0))]
-        if earlier is not None:
-            sources.append((scaled_map(earlier, recursion_scaling), before.region.begin))
         _run_stage(stage, sources, kept, progress or _silent)
-        earlier, before = image.crop(stage.region).over(kept.values, f"map of {stage.name}"), stage
-    return earlier
+        result = image.crop(stage.region).over(kept.values, f"map of {stage.name}")
+        sources = [sources[0], (scaled_map(result, recursion_scaling), stage.region.begin)]
+    return result
 
 
 def _silent(stage, voxels, kept):
@@ -193,6 +191,7 @@ def _silent(stage, voxels, kept):
 
 
 def _run_stage(stage, sources, kept, progress):
+    """Compute the blocks that are not done, each from `sources`: (volume, its first voxel in the image)."""
     with evaluating(stage.network):
         for i, block in enumerate(stage.blocks(kept.block_shape)):
             if kept.done[i]:
@@ -210,8 +209,9 @@ def _predict_block(stage, block, x):
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
-        raise BudgetTooSmall(f"{where}: the memory ran out ({stage.bytes_of(block.write.shape) / GB:.2f} GB were reckoned for it); "
-                             "lower memory_budget_gb, or stop other programs") from error
+        need = stage.bytes_of(block.write.shape) / GB
+        raise BudgetTooSmall(f"{where}: the memory ran out, {need:.2f} GB were reckoned for it; lower "
+                             "memory_budget_gb, or stop other programs") from error
     if values.shape != block.write.shape:
         raise CheckpointError(f"{where}: expected a map of {block.write.shape}, found {values.shape}: the network's "
                               f"field of view is not {stage.field_of_view}")

@@ -38,11 +38,12 @@ class Meter:
         self.bar.set_description(stage, refresh=False)
         if kept:
             self.kept += voxels
-            self.bar.initial += voxels            # counts as done, and not into the speed
+            for count in ("n", "initial", "last_print_n"):      # done, but not by the speed of this run
+                setattr(self.bar, count, getattr(self.bar, count) + voxels)
         else:
             self.computed[stage] = self.computed.get(stage, 0) + voxels
             self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.last
-        self.bar.update(voxels)
+            self.bar.update(voxels)
         self.last = now
 
     def speeds(self):

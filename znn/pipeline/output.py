@@ -66,7 +66,8 @@ def check_space(path, stages, itemsize):
     free = shutil.disk_usage(Path(path).parent).free
     if need > free:
         raise OutputNotWritable(f"{path}: needs {need / GB:.2f} GB of disk for the maps of {len(stages)} stage(s) and "
-                                f"the finished file, found {free / GB:.2f} GB free; make space, or choose another output=")
+                                f"the finished file, found {free / GB:.2f} GB free; make space, or choose another "
+                                "output=")
 
 
 def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, attributes=None, region=None,

@@ -63,8 +63,12 @@ class PartialFile:
     def __enter__(self):
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, kind, error, trace):
+        """Close; where the work failed before its first block was done, nothing is left behind."""
+        empty = not any(group["done"][()].any() for group in self.file.values())
         self.file.close()
+        if error is not None and empty:
+            self.path.unlink()
 
     def _check(self, about):
         found = self.file.attrs.get("about")
@@ -76,7 +80,8 @@ class PartialFile:
                  for key in sorted({*found, *about}) if found.get(key) != about.get(key)]
         if other:
             raise PartialMismatch(f"{self.path}: an unfinished run is kept there that was begun otherwise: "
-                                  f"{'; '.join(other)}. Run it with its own settings, or say resume=false to discard it")
+                                  f"{'; '.join(other)}. Run it with its own settings, or say resume=false to discard "
+                                  "it")
 
     def stage(self, stage):
         """The map of a stage, with the blocks that are done already.

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from data.roi import Roi
+from data.roi import Roi, blocks
 from znn import __version__, nn
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume
 from znn.pipeline.inference import warm_up
@@ -14,6 +14,7 @@ from znn.pipeline.memory import GB, memory_now
 from znn.pipeline.output import BOUNDARY
 
 RESOLUTION_TOLERANCE = 0.02
+SLAB = (8, 1024, 1024)   # voxels read at a time
 
 
 @dataclass
@@ -117,14 +118,27 @@ def origin(volume, settings, checkpoint_sha256):
     }
 
 
-def provenance(volume, settings, meta, checkpoint_sha256):
-    """Attributes of the finished map that say where it comes from."""
+def provenance(volume, settings, meta, stages, checkpoint_sha256):
+    """Attributes of the finished map that say where it comes from; `stages` are those that were run."""
+    ran = [stage for stage in meta["stages"] if stage["name"] in dict(stages)]
     return {
         "source": volume.name, "checkpoint": str(settings.checkpoint), "checkpoint_sha256": checkpoint_sha256,
         "version": __version__, "engine": nn.current_engine(), "normalisation": json.dumps(meta["normalisation"]),
-        "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(meta["stages"]),
+        "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(ran),
         "config": json.dumps(asdict(settings), default=str), "training_config": json.dumps(meta.get("config", {})),
     }
+
+
+def check_finite(volume):
+    """Read all of a volume of floats once, so that NaN is found before hours of work and not during them.
+
+    Raises
+    ------
+    data.errors.NotFinite
+    """
+    if volume.dtype.kind == "f":
+        for block in blocks(volume.roi, SLAB):
+            volume.read(block.write)
 
 
 def resolution_warning(volume, meta):
