@@ -1,5 +1,6 @@
 """The configuration that a run keeps in its folder, and what of it may change when the run goes on."""
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -11,7 +12,7 @@ FROZEN = ("experiment", "seed", "stages.*.model", "stages.*.start_from_previous"
           "data.standardisation", "data.recursion_scaling")
 HEADER = """\
 # Settings of this run, all of them. Go on with:  python train.py resume=<this folder>
-defaults: [train_schema, hydra_settings, _self_]
+defaults: [train_schema, _self_]
 """
 
 
@@ -19,7 +20,7 @@ def store(settings, folder):
     """Write the settings into the folder of their run, as a configuration that Hydra composes from."""
     path = Path(folder) / f"{RUN_CONFIG}.yaml"
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(HEADER + OmegaConf.to_yaml(OmegaConf.structured(settings) | {"resume": None}))
+    partial.write_text(HEADER + OmegaConf.to_yaml(OmegaConf.create(asdict(settings) | {"resume": None})))
     os.replace(partial, path)
 
 

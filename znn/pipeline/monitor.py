@@ -8,7 +8,7 @@ from znn.pipeline.meter import Meter
 from znn.pipeline.stacks import target_in, window
 from znn.pipeline.training import Listener
 
-BAR = "{desc} {percentage:3.0f}%|{bar:16}| {postfix}"
+BAR = "{percentage:3.0f}%|{bar:16}| {desc}"
 SMOOTHING = 0.05
 
 
@@ -61,7 +61,8 @@ class Monitor(Listener):
         left = tqdm.format_interval(p.seconds * (1 - share) / share) if p.seconds and share < 1 else "0:00"
         scores = ", ".join(f"{name} {value:.3f}" for name, value in self.smooth.items())
         best = "" if p.best is None else f", best {p.best:.4f} at {p.best_step}"
-        self.bar.set_postfix_str(f"step {p.step}, {scores}{best}, {speed / 1000:.3g} kvoxel/s, {left} left", refresh=False)
+        text = f"{self.stage} step {p.step}: {scores}{best}, {speed / 1000:.3g} kvoxel/s, {left} left"
+        self.bar.set_description_str(text, refresh=False)
         self.bar.update(min(1.0, share) - self.bar.n)
 
     def logged(self, training, row):
