@@ -1,7 +1,9 @@
 """HDF5 at the edge: opening (locks, missing things, filters) and a dataset that is read lazily in any process."""
 import difflib
 import errno
+import math
 import os
+import warnings
 from pathlib import Path
 
 import h5py
@@ -20,6 +22,7 @@ from data.errors import (
 )
 
 CHUNK_CACHE_BYTES = 32 << 20
+LARGE_CHUNK_BYTES = 64 << 20
 FILTER_PACKAGES = {32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}
 
 
@@ -38,7 +41,7 @@ def open_file(path):
     try:
         return h5py.File(path, "r", rdcc_nbytes=CHUNK_CACHE_BYTES)
     except OSError as error:
-        if "lock" not in str(error):
+        if "unable to lock" not in str(error):
             raise UnreadableFile(_unreadable(path, error)) from error
         if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
             raise LockedFile(f"{path}: another process has this file open for writing; "
@@ -141,6 +144,7 @@ class LazyDataset:
             check_volume(self.shape, self.dtype, self.name)
             check_filters(item, self.name)
             self._probe(item)
+            warn_of_storage(item, self.name)
 
     def _probe(self, item):
         try:
@@ -172,6 +176,13 @@ def check_volume(shape, dtype, name):
         raise EmptyVolume(f"{name}: expected at least one voxel along each axis (z, y, x), found shape {tuple(shape)}")
     if np.dtype(dtype).kind not in "biuf":
         raise WrongType(f"{name}: expected integers or floats, found dtype {dtype}; store the grey values as numbers")
+
+
+def warn_of_storage(item, name):
+    """Warn when the file is laid out so that each small read has to unpack a great part of it."""
+    if item.chunks is not None and math.prod(item.chunks) * item.dtype.itemsize > LARGE_CHUNK_BYTES:
+        warnings.warn(f"{name}: stored in chunks of {item.chunks} voxels, each unpacked whole for every region "
+                      "that is read; repack it: h5repack -l CHUNK=8x256x256 -f GZIP=4 in.h5 out.h5", stacklevel=4)
 
 
 def _rank_hint(shape):

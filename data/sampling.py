@@ -146,8 +146,8 @@ class _Stack:
         source = geometry.rois(begin)[0]
         if warp is None:
             return np.stack([channel.read_mirrored(source) for channel in self.channels])
-        around = (0, warp.margin, warp.margin)
-        return np.stack([warp.apply(channel.read_mirrored(source.grow(around, around)), (0, 0, 0), source.shape, order=1)
+        wide = source.grow((0, warp.margin, warp.margin), (0, warp.margin, warp.margin))
+        return np.stack([warp.apply(channel.read_mirrored(wide), (0, 0, 0), source.shape, order=1)
                          for channel in self.channels])
 
     def read_target(self, geometry, begin, warp):
@@ -155,8 +155,8 @@ class _Stack:
         output = geometry.rois(begin)[1]
         if warp is None:
             return self.target.read(output)
-        around = (0, warp.margin, warp.margin)
-        return warp.apply(self._target_around(output.grow(around, around)), geometry.before, output.shape, order=0)
+        wide = output.grow((0, warp.margin, warp.margin), (0, warp.margin, warp.margin))
+        return warp.apply(self._target_around(wide), geometry.before, output.shape, order=0)
 
     def _target_around(self, roi):
         """Targets of a region that may stick out of the image, where they are ignored."""
