@@ -38,7 +38,7 @@ def stack(tmp_path):
 def test_missing_file_names_a_near_one(stack):
     with pytest.raises(MissingFile, match=r"stak\.h5: no such file; did you mean stack\.h5"):
         Volume.open(stack.with_name("stak.h5"))
-    with pytest.raises(MissingFile, match="folder .* does not exist"):
+    with pytest.raises(MissingFile, match=r"folder .* does not exist"):
         Volume.open(stack.parent / "nowhere" / "stack.h5")
 
 
@@ -118,8 +118,8 @@ def refusing_locks(number, calls):
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO, errno.ENOTSUP])
 def test_file_system_without_locks(stack, monkeypatch, number):
     calls = []
-    monkeypatch.setattr(hdf5, "h5py", type("Patched", (), {"File": refusing_locks(number, calls),
-                                                           **{n: getattr(h5py, n) for n in ("Dataset", "Group", "h5z")}}))
+    names = {name: getattr(h5py, name) for name in ("Dataset", "Group", "h5z")}
+    monkeypatch.setattr(hdf5, "h5py", type("Patched", (), names | {"File": refusing_locks(number, calls)}))
     assert Volume.open(stack).shape == SHAPE
     assert calls == [None, False]
 
@@ -174,5 +174,6 @@ def test_a_replaced_file_is_read_anew(stack):
 
 
 def test_every_error_is_a_data_error():
-    for error in (MissingFile, UnreadableFile, LockedFile, MissingDataset, MissingFilter, WrongRank, WrongType, EmptyVolume):
+    for error in (MissingFile, UnreadableFile, LockedFile, MissingDataset, MissingFilter, WrongRank, WrongType,
+                  EmptyVolume):
         assert issubclass(error, DataError) and issubclass(error, ValueError)
