@@ -11,7 +11,6 @@ All stages are planned backwards: the last one's region is what was asked for, a
 context of its successor, as far as the volume goes.
 """
 import contextlib
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +21,7 @@ from data.roi import Roi, blocks
 from data.volume import Volume
 from znn import nn
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, NonFiniteMap, PipelineError, UndefinedVolume
-from znn.pipeline.memory import GB, block_shape, bytes_per_voxel
+from znn.pipeline.memory import GB, WORKSPACE, Footprint, block_shape, footprint
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,8 @@ class Stage:
         What it writes, in voxels of the image.
     block_shape : (z, y, x)
         Largest extent of a block that it writes.
-    density : float
-        Most bytes that a voxel of a block's input takes, see `memory.bytes_per_voxel`.
+    need : memory.Footprint
+        Bytes for an input of (z, y, x) voxels.
     budget : float
         Bytes that a block may take.
     """
@@ -49,7 +48,7 @@ class Stage:
     field_of_view: tuple
     region: Roi
     block_shape: tuple
-    density: float
+    need: Footprint
     budget: float
 
     @property
@@ -60,7 +59,7 @@ class Stage:
 
     def bytes_of(self, shape):
         """Most memory that a block of this shape takes, its context included."""
-        return self.density * math.prod(s + f - 1 for s, f in zip(shape, self.field_of_view))
+        return float(self.need(*(s + f - 1 for s, f in zip(shape, self.field_of_view))))
 
     def blocks(self, shape=None):
         """The blocks in raster order; `shape` in place of the planned one."""
@@ -96,14 +95,15 @@ def plan(networks, image, region=None, memory_budget=GB):
     if region.size == 0 or not image.roi.contains(region):
         raise UndefinedVolume(f"{image.name}: expected a region of at least one voxel inside 0..{image.shape} "
                               f"(z, y, x), found {region.begin}..{region.end}")
-    stages = []
+    engine, stages = nn.current_engine(), []
+    budget = memory_budget / WORKSPACE[engine]
     for i, (name, network) in reversed(list(enumerate(named(networks)))):
         channels = min(i, 1) + 1
         fov = _field_of_view(name, network, channels)
         _check_mirroring(image, name, fov)
-        density = bytes_per_voxel(network, channels, fov, nn.current_engine() == "znn")
-        shape = block_shape(region.shape, fov, density, memory_budget, name)
-        stages.append(Stage(name, network, fov, region, shape, density, memory_budget))
+        need = footprint(network, channels, fov, fused=engine == "znn")
+        shape = block_shape(region.shape, fov, need, budget, name)
+        stages.append(Stage(name, network, fov, region, shape, need, budget))
         region = region.grow(*stages[-1].context).intersect(image.roi)
     return stages[::-1]
 

@@ -9,6 +9,7 @@ import resource
 import sys
 import weakref
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,20 +18,43 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from znn import nn
 from znn.pipeline.errors import BudgetTooSmall
 
-PROBE = 2048              # voxels by which the probe exceeds the field of view: borders no longer weigh anything
+PROBE = 64                # voxels by which the probe exceeds the field of view; any number gives the same
 READING_BYTES = 32        # a voxel of input while it is read: grey value, two float64 steps, float32, mirrored copies
-CANDIDATES_PER_AXIS = 96
+CANDIDATES_PER_AXIS = 64
+WORKSPACE = {"znn": 1.1, "torch": 1.5}     # what is held over what is counted, measured: torch rearranges its operands
 GB = 1 << 30
 
 
-class _LiveBytes(TorchDispatchMode):
-    """Count the bytes of tensors that are alive; inside a layer of the engine only its result is made."""
+@dataclass(frozen=True)
+class Footprint:
+    """Memory of a forward pass, as a function of the input's extent.
 
-    def __init__(self):
+    Attributes
+    ----------
+    moments : tuple of tuple of (float, (z, y, x))
+        For each moment the tensors alive: bytes of one position, and how many positions the tensor is smaller than
+        the input along each axis.
+    """
+
+    moments: tuple
+
+    def __call__(self, z, y, x):
+        """Bytes at the worst moment for an input of (z, y, x) voxels: numbers, or arrays that broadcast."""
+        sums = (sum(size * np.multiply(np.multiply(z - lost[0], y - lost[1], dtype=float), x - lost[2])
+                    for size, lost in alive) for alive in self.moments)
+        worst = next(sums)
+        for other in sums:
+            worst = np.maximum(worst, other)
+        return worst
+
+
+class _Watch(TorchDispatchMode):
+    """Note which tensors are alive whenever one is made; inside a layer of the engine only its result is made."""
+
+    def __init__(self, probe):
         super().__init__()
-        self.live = self.peak = 0
-        self.inside = 0
-        self.known = weakref.WeakSet()
+        self.probe, self.inside = probe, 0
+        self.known, self.alive, self.moments = weakref.WeakSet(), {}, set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
@@ -39,17 +63,20 @@ class _LiveBytes(TorchDispatchMode):
         return out
 
     def add(self, out):
-        """Count a tensor's memory, once, until it is released."""
+        """Note a tensor's memory, once, until it is released."""
         for tensor in out if isinstance(out, (tuple, list)) else (out,):
             storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
             if storage is not None and storage not in self.known:
                 self.known.add(storage)
-                self.live += storage.nbytes()
-                self.peak = max(self.peak, self.live)
-                weakref.finalize(storage, self._release, storage.nbytes())
+                key = len(self.known), id(storage)
+                self.alive[key] = self._size(tensor, storage.nbytes())
+                weakref.finalize(storage, self.alive.pop, key)
+                self.moments.add(tuple(sorted(self.alive.values())))
 
-    def _release(self, nbytes):
-        self.live -= nbytes
+    def _size(self, tensor, nbytes):
+        """(bytes of one position, positions lost); what is no volume counts as spread over the whole input."""
+        spatial = tuple(tensor.shape[2:]) if tensor.dim() == 5 else self.probe
+        return nbytes / math.prod(spatial), tuple(p - n for p, n in zip(self.probe, spatial))
 
     def enter(self, module, args):
         """Before a layer that the engine computes in one piece."""
@@ -61,50 +88,41 @@ class _LiveBytes(TorchDispatchMode):
         self.add(out)
 
 
-def peak_bytes(network, channels, shape, fused=True):
-    """Bytes of all tensors, the input included, at the moment when most are alive in a forward pass.
+def footprint(network, channels, field_of_view, fused=True):
+    """What a network holds while it computes a block, the block's reading included; its weights are not counted.
 
     Parameters
     ----------
     network : torch.nn.Module
-        Left as it is; weights are not counted.
+        Left as it is.
     channels : int
         Of the input.
-    shape : (z, y, x)
-        Extent of the input, no smaller than the field of view.
+    field_of_view : (z, y, x)
     fused : bool
         Whether a convolution and its activation are one operation, as in the engine's kernels; plain torch holds the
         result of each.
 
     Returns
     -------
-    int
+    Footprint
     """
+    probe = tuple(f + PROBE for f in field_of_view)
     ghost = copy.deepcopy(network).to("meta").eval()
     with ExitStack() as stack:
-        counter = _LiveBytes()
+        watch = _Watch(probe)
         for layer in ghost.modules():
             if fused and isinstance(layer, (nn.Conv3d, nn.MaxFilter3d)):
-                stack.callback(layer.register_forward_pre_hook(counter.enter).remove)
-                stack.callback(layer.register_forward_hook(counter.leave).remove)
+                stack.callback(layer.register_forward_pre_hook(watch.enter).remove)
+                stack.callback(layer.register_forward_hook(watch.leave).remove)
         stack.enter_context(torch.inference_mode())
-        stack.enter_context(counter)
-        x = torch.empty(1, channels, *shape, device="meta")
+        stack.enter_context(watch)
+        x = torch.empty(1, channels, *probe, device="meta")
         ghost(x)
-    return counter.peak
+    reading = ((READING_BYTES + 4 * channels, (0, 0, 0)),)
+    return Footprint((reading, *sorted(watch.moments)))
 
 
-def bytes_per_voxel(network, channels, field_of_view, fused=True):
-    """Bytes that a voxel of a block's input takes at the peak, reading included; an upper bound for any block.
-
-    Layers shrink what passes through them, so a block takes at most this times its voxels, and less by its borders.
-    """
-    shape = tuple(f + (PROBE if f > 1 else 0) for f in field_of_view)
-    density = peak_bytes(network, channels, shape, fused) / math.prod(shape)
-    return max(density, READING_BYTES + 4 * channels)
-
-
-def block_shape(extent, field_of_view, density, budget, what="the network"):
+def block_shape(extent, field_of_view, need, budget, what="the network"):
     """Extent of the output block that costs least among those that fit the budget.
 
     The cost of a cut is the number of voxels read in all, context included; blocks of one axis are as equal as they
@@ -115,8 +133,8 @@ def block_shape(extent, field_of_view, density, budget, what="the network"):
     extent : (z, y, x)
         What is to be written.
     field_of_view : (z, y, x)
-    density : float
-        `bytes_per_voxel` of the input.
+    need : Footprint
+        Bytes for an input of (z, y, x) voxels.
     budget : float
         Bytes that one block may take.
     what : str
@@ -131,17 +149,18 @@ def block_shape(extent, field_of_view, density, budget, what="the network"):
     BudgetTooSmall
         If not even one voxel with its field of view fits.
     """
+    context = [f - 1 for f in field_of_view]
     sizes = [_candidates(n) for n in extent]
-    reads = [s + f - 1 for s, f in zip(sizes, field_of_view)]
-    needs = density * _outer(*reads)
+    reads = [(s + c).reshape(shape) for s, c, shape in zip(sizes, context, ((-1, 1, 1), (-1, 1), (-1,)))]
+    needs = need(*reads)
     if needs.min() > budget:
         raise BudgetTooSmall(f"memory budget: {what} needs at least {needs.min() / GB:.3f} GB for a block of one voxel "
                              f"and its field of view {tuple(field_of_view)}, found {max(budget, 0) / GB:.3f} GB beside "
                              "what the program holds itself; raise memory_budget_gb")
-    total = _outer(*(-(-n // s) * f_1 + n for n, s, f_1 in zip(extent, sizes, (f - 1 for f in field_of_view))))
-    cost = np.where(needs <= budget, total, np.inf)
+    z, y, x = (n - (-n // s) * c for n, s, c in zip(extent, sizes, context))
+    cost = np.where(needs <= budget, z[:, None, None] * y[:, None].astype(float) * x, np.inf)
     best = np.argwhere(cost == cost.min())
-    least = min(best, key=lambda i: (_outer(*reads)[tuple(i)], tuple(-i)))
+    least = min(best, key=lambda i: (needs[tuple(i)], tuple(-i)))
     return tuple(int(s[i]) for s, i in zip(sizes, least))
 
 
@@ -149,12 +168,8 @@ def _candidates(n):
     """Extents that cut n voxels into equal parts (the last one shorter), thinned out to a bounded number."""
     extents = np.unique(-(-n // np.arange(1, n + 1)))
     if len(extents) > CANDIDATES_PER_AXIS:
-        extents = extents[np.unique(np.geomspace(1, len(extents), CANDIDATES_PER_AXIS).astype(int)) - 1]
+        extents = np.unique(extents[np.searchsorted(extents, np.geomspace(1, n, CANDIDATES_PER_AXIS).astype(int))])
     return extents.astype(np.int64)
-
-
-def _outer(z, y, x):
-    return z[:, None, None].astype(float) * y[:, None] * x
 
 
 def peak_memory():
