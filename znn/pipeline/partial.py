@@ -158,6 +158,8 @@ def _allocated(group, name, shape, dtype):
 
 def _open(path):
     try:
+        if path.stat().st_size == 0:
+            raise OSError("it is empty")          # HDF5 would make a file of it
         return h5py.File(path, "r+")
     except OSError as error:
         failure = error

@@ -1,0 +1,170 @@
+"""The command from end to end, on a tiny pair of networks: what it writes, what it refuses, how it stops."""
+import json
+import os
+import signal
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from torch.nn.modules.module import register_module_forward_hook
+
+import infer
+import models
+from data import Standardisation, Volume, standardised, write_volume
+from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, tiny, whole
+from znn import __version__
+from znn.pipeline import checkpoint
+from znn.pipeline.output import BOUNDARY
+
+BUILDERS = {"FLAT": lambda options: tiny(), "DEEP": lambda options: tiny(2, seed=1)}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a stack and a checkpoint, in which commands are run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "build", lambda name, options: BUILDERS[name](options))
+    values = np.random.default_rng(0).integers(0, 255, SHAPE, np.uint8)
+    write_volume("stack.h5", {"volumes/raw": (values, {})}, RESOLUTION, PLACE)
+    write_checkpoint()
+    return tmp_path
+
+
+def write_checkpoint(path="final.safetensors", build=BUILDERS, **meta):
+    networks = {"flat": "FLAT", "deep": "DEEP"}
+    tensors = {f"{stage}/{key}": value for stage, name in networks.items()
+               for key, value in build[name]({}).state_dict().items()}
+    checkpoint.save(path, tensors, {
+        "normalisation": {"kind": "section"}, "recursion_scaling": "fixed", "resolution_zyx": list(RESOLUTION),
+        "stages": [{"name": s, "model": m, "options": {}} for s, m in networks.items()], "config": {"seed": 3}} | meta)
+
+
+def command(monkeypatch, *overrides, **settings):
+    given = {"checkpoint": "final.safetensors", "input": "stack.h5", "output": "map.h5",
+             "memory_budget_gb": "64"} | settings
+    monkeypatch.setattr(sys, "argv", ["infer.py", *(f"{k}={v}" for k, v in given.items()), *overrides])
+    infer.main()
+
+
+def read(path="map.h5"):
+    with h5py.File(path) as file:
+        return file[BOUNDARY][()], dict(file[BOUNDARY].attrs)
+
+
+def expected(*networks):
+    image = standardised(Volume.open("stack.h5"), Standardisation("section"))
+    return whole(networks or [tiny(), tiny(2, seed=1)], image.read())
+
+
+def test_the_map_and_where_it_comes_from(folder, monkeypatch, capsys):
+    command(monkeypatch)
+    values, attributes = read()
+    np.testing.assert_allclose(values, expected(), atol=1e-5)
+    assert tuple(attributes["resolution"]) == RESOLUTION and tuple(attributes["offset"]) == PLACE
+    assert attributes["checkpoint_sha256"] == infer.sha256("final.safetensors")
+    assert attributes["version"] == __version__ and attributes["source"] == "stack.h5:volumes/raw"
+    assert json.loads(attributes["normalisation"]) == {"kind": "section"}
+    assert [stage["name"] for stage in json.loads(attributes["stages"])] == ["flat", "deep"]
+    assert json.loads(attributes["config"])["memory_budget_gb"] == 64
+    assert json.loads(attributes["training_config"]) == {"seed": 3}
+    said = capsys.readouterr()
+    assert f"written: map.h5:{BOUNDARY}, 7 x 61 x 83 float32" in said.out
+    assert "voxel/s" in said.out and "peak memory" in said.out and "warning" not in said.err
+    assert sorted(os.listdir()) == ["final.safetensors", "map.h5", "stack.h5"]
+
+
+def test_one_stage_of_a_pair_over_a_part_as_uint8(folder, monkeypatch):
+    command(monkeypatch, "z_range=[2,6]", "x_range=[70,83]", last_stage="flat", uint8="true", output_dataset="a/b")
+    with h5py.File("map.h5") as file:
+        item = file["a/b"]
+        np.testing.assert_allclose(item[()] * item.attrs["scale"], expected(tiny())[2:6, :, 70:], atol=0.5 / 255 + 1e-5)
+        assert tuple(item.attrs["offset"]) == (PLACE[0] + 2 * 40, PLACE[1], PLACE[2] + 70 * 3.5)
+        assert [stage["name"] for stage in json.loads(item.attrs["stages"])] == ["flat"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_run_which_goes_on_later(folder, monkeypatch, capsys, number):
+    left = 20
+
+    def kill(layer, arguments, output):
+        nonlocal left
+        left -= output.device.type == "cpu"
+        if left == 0:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
+    hook = register_module_forward_hook(kill)
+    with pytest.raises(SystemExit) as stop:
+        command(monkeypatch)
+    hook.remove()
+    assert str(stop.value) == (f"error: stopped by {number.name}; finished blocks are kept in map.h5.partial: "
+                               "give the same command again to go on")
+    assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+    assert not os.path.exists("map.h5")
+    command(monkeypatch)
+    np.testing.assert_allclose(read()[0], expected(), atol=1e-5)
+    assert "voxels kept from an earlier run" in capsys.readouterr().out
+    assert not os.path.exists("map.h5.partial")
+
+
+def test_a_changed_checkpoint_does_not_go_on(folder, monkeypatch):
+    monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
+    monkeypatch.setattr(infer.Meter, "__call__", lambda self, *told: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit, match=r"kept in map.h5.partial"):
+        command(monkeypatch)
+    write_checkpoint(build=BUILDERS | {"FLAT": lambda options: tiny(seed=5)})
+    with pytest.raises(SystemExit, match=r"checkpoint_sha256: expected .* found .*resume=false"):
+        command(monkeypatch)
+    assert not os.path.exists("map.h5")
+
+
+def test_another_resolution_is_warned_about(folder, monkeypatch, capsys):
+    write_checkpoint(resolution_zyx=[50, 4, 4])
+    command(monkeypatch, last_stage="flat")
+    assert "voxels of 40 x 4 x 3.5 nm (z, y, x), the network was trained at 50 x 4 x 4 nm" in capsys.readouterr().err
+
+
+def raw(values, **attributes):
+    with h5py.File("stack.h5", "w") as file:
+        file["volumes/raw"] = values
+        file["volumes/raw"].attrs.update(attributes)
+
+
+def with_nan():
+    values = np.ones(SHAPE, np.float32)
+    values[6, 60, 82] = np.nan
+    return values
+
+
+def other_weights():
+    write_checkpoint(build=BUILDERS | {"FLAT": lambda options: tiny(first=(1, 3, 3))})
+
+
+@pytest.mark.parametrize("prepare, settings, words", [
+    (None, {"input": "none.h5"}, "none.h5: no such file"),
+    (None, {"input_dataset": "volumes/grey"}, "volumes/raw"),
+    (lambda: raw(np.zeros((4, 5), np.uint8)), {}, r"stack\.h5:volumes/raw: expected 3 axes \(z, y, x\), found"),
+    (lambda: raw(np.zeros((0, 5, 5), np.uint8)), {}, "at least one voxel"),
+    (lambda: raw(with_nan()), {}, r"finite values, found nan at voxel .*\(6, 60, 82\)"),
+    (lambda: raw(np.zeros((1, 9, 9), np.uint8)), {}, "along z, the volume has 1, .* cannot be mirrored"),
+    (None, {"checkpoint": "none.safetensors"}, "none.safetensors: no such file"),
+    (None, {"checkpoint": "stack.h5"}, "expected a safetensors file"),
+    (other_weights, {}, "stage flat: the weights do not fit"),
+    (None, {"output": "no/map.h5"}, "the folder no does not exist"),
+    (None, {"output": "stack.h5", "overwrite": "true"}, "this is the input stack.h5 itself"),
+    (None, {"output": "final.safetensors", "overwrite": "true"}, "this is the input final.safetensors itself"),
+    (None, {"z_range": "[5,9]"}, r"z_range: expected \[first, last \+ 1\] within 0\.\.7, found \[5, 9\]"),
+    (None, {"last_stage": "third"}, "one of flat, deep, found 'third'"),
+    (None, {"memory_budget_gb": "0.01"}, r"memory_budget_gb: found 0\.01.*give at least"),
+    (None, {"memory_budget": "1"}, "did you mean memory_budget_gb"),
+    (None, {"engine.threads": "4096"}, "engine.threads: expected 0"),
+])
+def test_bad_input_is_explained_and_nothing_written(folder, monkeypatch, prepare, settings, words):
+    if prepare:
+        prepare()
+    before = {name: (folder / name).read_bytes() for name in os.listdir()}
+    with pytest.raises(SystemExit, match=words) as stop:
+        command(monkeypatch, **settings)
+    assert str(stop.value).startswith("error: ") and str(stop.value).count("\n") < 2
+    assert {name: (folder / name).read_bytes() for name in os.listdir()} == before
