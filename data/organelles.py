@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from data.smooth import smooth_plane, unit_weights
+from data.smooth import Spline, SplinePlanes, smooth_plane
 
 VESICLE_NM = 19.0       # radius
 TEXTURE_DEPTH_NM = 60.0
+RETICULUM_NM = 90.0
 PSD_RADIUS_NM = 110.0
 
 
@@ -141,14 +142,12 @@ class Reticulum:
     """Thin dark sheets inside of wide processes: level sets of a smooth random field that changes with depth."""
 
     def __init__(self, rng, shape, resolution, depth):
-        self.rows, self.columns = (unit_weights(np.arange(n) * r, 90.0) for n, r in zip(shape, resolution))
-        controls = int(depth / TEXTURE_DEPTH_NM) + 5
-        self.controls = rng.standard_normal((controls, 2, self.rows.shape[1], self.columns.shape[1]))
+        self.planes = SplinePlanes(shape, resolution, RETICULUM_NM)
+        self.controls = self.planes.draw(rng, Spline([depth], TEXTURE_DEPTH_NM).controls, 2)
 
     def ink(self, plane, depth):
         """The ink of one plane."""
-        weights = unit_weights([depth], TEXTURE_DEPTH_NM)[0]
-        field, where = self.rows @ np.tensordot(weights, self.controls[:len(weights)], 1) @ self.columns.T
+        field, where = self.planes.values(Spline([depth], TEXTURE_DEPTH_NM).along(self.controls, 0)[0])
         sheet = np.exp(-np.square(field / 0.09)) * np.clip(3 * (where - 0.9), 0, 1)
         return (0.24 * sheet * (plane.distance > 24.0)).astype(np.float32)
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.smooth import unit_weights
+from data.smooth import Spline, SplinePlanes
 
 PROFILE_NM = 130.0      # mean distance of neighbouring processes
 MARGIN_NM = 400.0       # seeds are scattered beyond the picture too
 LARGEST_RADIUS_NM = 200.0
 WARPS_NM = ((420.0, 80.0), (120.0, 20.0), (50.0, 5.0))  # (feature size, displacement)
 DEPTH_FEATURE_NM = 320.0
-TILE = 128              # pixels; keeps the working set small for any size of picture
+TILE = 64               # pixels; keeps the working set small for any size of picture
 REACH_NM = 350.0        # no seed wins further away than its radius and this
 
 
@@ -54,19 +54,18 @@ class Seeds:
 
     def at(self, depth):
         """Centres (S, 2) and radii (S,) at a depth."""
-        weights = unit_weights([depth], DEPTH_FEATURE_NM)[0]
-        controls = len(weights)
+        spline = Spline([depth], DEPTH_FEATURE_NM)
         apart = np.clip((depth - self.branch_depth) * self.branch_sign, 0, 450.0)
-        centre = (self.start + self.slope * depth + 28.0 * self.drift[:, :, :controls] @ weights
+        centre = (self.start + self.slope * depth + 28.0 * spline.along(self.drift, 2)[..., 0]
                   + self.branch_way * apart[:, None])
-        return centre, self.radius * np.exp(0.18 * self.swell[:, :controls] @ weights)
+        return centre, self.radius * np.exp(0.18 * spline.along(self.swell, 1)[:, 0])
 
 
 def scatter(rng, extent, depth):
     """Seeds for a picture of `extent` (y, x) and a stack of `depth`, in nm."""
     area = np.array(extent) + 2 * MARGIN_NM
     count = max(4, int(np.prod(area) / PROFILE_NM ** 2))
-    controls = int(depth / DEPTH_FEATURE_NM) + 5
+    controls = Spline([depth], DEPTH_FEATURE_NM).controls
     radius = np.minimum(rng.lognormal(np.log(56.0), 0.7, count), LARGEST_RADIUS_NM)
     oblique = np.where(rng.random((count, 1)) < 0.12, 0.28, 0.06)
     base = {"start": rng.random((count, 2)) * area - MARGIN_NM, "slope": rng.standard_normal((count, 2)) * oblique,
@@ -108,9 +107,11 @@ class Tissue:
         extent = np.array(self.shape) * self.resolution
         depth = (shape[0] + 1) * resolution_zyx[0]
         self.seeds = scatter(rng, extent, depth)
-        controls = int(depth / DEPTH_FEATURE_NM) + 5
-        self.warps = [(amount, _warp_controls(rng, self.shape, self.resolution, feature, controls))
-                      for feature, amount in WARPS_NM]
+        self.warps = []
+        for feature, amount in WARPS_NM:
+            planes = SplinePlanes(self.shape, self.resolution, feature)
+            controls = planes.draw(rng, Spline([depth], DEPTH_FEATURE_NM).controls, 2)
+            self.warps.append((planes, amount * controls))
 
     def cut(self, depth, shift=(0.0, 0.0)):
         """The plane at `depth` (nm, at least 0), its content moved by `shift` (y, x; nm)."""
@@ -125,16 +126,8 @@ class Tissue:
         return Plane(process, distance, coordinates)
 
     def _warp(self, depth):
-        weights = unit_weights([depth], DEPTH_FEATURE_NM)[0]
-        total = 0.0
-        for amount, (controls, rows, columns) in self.warps:
-            total = total + amount * (rows @ np.tensordot(weights, controls[:len(weights)], 1) @ columns.T)
-        return total
-
-
-def _warp_controls(rng, shape, resolution, feature, controls):
-    rows, columns = (unit_weights(np.arange(n) * r, feature) for n, r in zip(shape, resolution))
-    return rng.standard_normal((controls, 2, rows.shape[1], columns.shape[1])), rows, columns
+        spline = Spline([depth], DEPTH_FEATURE_NM)
+        return sum(planes.values(spline.along(controls, 0)[0]) for planes, controls in self.warps)
 
 
 def _share(coordinates, centre, radius, process):
@@ -145,11 +138,12 @@ def _share(coordinates, centre, radius, process):
     near = (away < span + REACH_NM) | (away <= np.sort(away)[3])
     centre, radius, process = (centre[near] - middle).astype(np.float32), radius[near], process[near]
     points = (coordinates - middle[:, None, None]).reshape(2, -1).astype(np.float32)
-    score = (np.square(centre).sum(1) - radius ** 2).astype(np.float32) - 2 * points.T @ centre.T
+    score = (np.square(centre).sum(1) - radius ** 2).astype(np.float32) \
+        - points[0][:, None] * (2 * centre[:, 0]) - points[1][:, None] * (2 * centre[:, 1])
     row = np.arange(len(score))
     first = score.argmin(1)
     best = score[row, first]
-    score[process[first][:, None] == process] = np.inf
+    np.copyto(score, np.inf, where=process[first][:, None] == process)
     second = score.argmin(1)
     between = np.linalg.norm(centre[first] - centre[second], axis=1)
     distance = (score[row, second] - best) / (2 * np.maximum(between, 20.0))

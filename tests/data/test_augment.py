@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from data import IGNORE, Augmentation, PatchSampler, Source, Volume
 from data.errors import WrongSetting
 from data.shade import contrast, gamma, shaded
-from data.smooth import smooth_plane, spline_weights
+from data.smooth import Spline, smooth_plane
 from data.warp import Warp, draw_moves, draw_warp
 from tests.data.stacks import OFFSET, RESOLUTION
 
@@ -20,7 +20,7 @@ SHADING = ["contrast_p", "gamma_p", "blur_p", "missing_p"]
 
 
 def membrane_source():
-    """Grey values and a boundary map that are the labels themselves, so that a patch shows whether all move together."""
+    """Grey values and a map that are the labels themselves, so that a patch shows whether they move together."""
     rng = np.random.default_rng(0)
     labels = rng.random((SHAPE[0], SHAPE[1] // 5, SHAPE[2] // 5)).repeat(5, 1).repeat(5, 2) < 0.4
     mask = rng.random(SHAPE) < 0.1
@@ -104,7 +104,8 @@ def test_what_comes_from_outside_of_the_labels_is_ignored(name):
 
 
 def test_flips_of_odd_patches_are_exact():
-    plain, turned = draws(textured_source(), None), draws(textured_source(), only(flip_z_p=1.0, flip_y_p=1.0, flip_x_p=1.0))
+    plain = draws(textured_source(), None)
+    turned = draws(textured_source(), only(flip_z_p=1.0, flip_y_p=1.0, flip_x_p=1.0))
     for a, b in zip(plain, turned):
         np.testing.assert_array_equal(a.image[:, ::-1, ::-1, ::-1], b.image)
         np.testing.assert_array_equal(a.target[::-1, ::-1, ::-1], b.target)
@@ -159,11 +160,16 @@ def test_elastic_takes_values_from_where_the_field_points():
     values = np.random.default_rng(0).random((2, 6 + 2 * warp.margin, 7 + 2 * warp.margin))
     m = warp.margin
     inner = values[:, m + 1:m + 7, m:m + 8]
-    np.testing.assert_allclose(warp.apply(values, (0, 0, 0), (2, 6, 7), order=1), (inner[..., :-1] + inner[..., 1:]) / 2)
+    expected = (inner[..., :-1] + inner[..., 1:]) / 2
+    np.testing.assert_allclose(warp.apply(values, (0, 0, 0), (2, 6, 7), order=1), expected)
 
 
-def test_splines_are_a_partition_of_unity_with_unit_variance_fields():
-    np.testing.assert_allclose(spline_weights(np.arange(30) * 0.7, 3.1).sum(1), 1)
+def test_splines_are_smooth_and_of_unit_variance():
+    """Along straight control points a cubic spline is straight; fields have the variance of their controls."""
+    spline = Spline(np.arange(5) * 3.1, 3.1)
+    raw = spline.weights / spline.weights.sum(1, keepdims=True)
+    np.testing.assert_allclose(raw, [[1 / 6, 4 / 6, 1 / 6, 0]] * 5, atol=1e-12)
+    assert spline.controls == 8 and spline.along(np.zeros((2, 8, 3)), 1).shape == (2, 5, 3)
     plane = smooth_plane(np.random.default_rng(0), (70, 90), 4.0, count=20)
     assert plane.shape == (20, 70, 90) and plane.std() == pytest.approx(1, abs=0.05)
 
@@ -171,7 +177,7 @@ def test_splines_are_a_partition_of_unity_with_unit_variance_fields():
 def test_missing_and_blurred_sections():
     image = np.random.default_rng(0).standard_normal((2, 5, 20, 30)).astype(np.float32)
     for seed in range(20):
-        rngs = {name: np.random.default_rng([seed, i]) for i, name in enumerate(("contrast", "gamma", "blur", "missing"))}
+        rngs = {name[:-2]: np.random.default_rng([seed, i]) for i, name in enumerate(SHADING)}
         missing = shaded(image, only(missing_p=1.0, missing_max_sections=9), rngs)
         blank = (missing == 0).all((0, 2, 3))
         assert 1 <= blank.sum() <= 4

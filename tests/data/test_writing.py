@@ -27,7 +27,7 @@ def test_an_existing_file_is_replaced_whole_or_left_as_it_was(tmp_path):
     write_volume(path, {"a": (np.ones((2, 3, 4)), {})}, RESOLUTION)
     before = path.read_bytes()
     with pytest.raises(TypeError):
-        write_volume(path, {"a": (np.zeros((2, 3, 4)), {}), "b": (np.array([object()] * 8).reshape(2, 2, 2), {})}, RESOLUTION)
+        write_volume(path, {"a": (np.zeros((2, 3, 4)), {}), "b": (np.full((2, 2, 2), object()), {})}, RESOLUTION)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
     write_volume(path, {"b": (np.zeros((2, 3, 4)), {})}, RESOLUTION)
     assert list(tmp_path.iterdir()) == [path]
