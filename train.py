@@ -22,7 +22,7 @@ from znn.pipeline.stacks import open_stacks
 def main(settings):
     """Check everything, train stage by stage, say what was done; `settings` is a `conf.schema.Train`."""
     engine.use(settings.engine.name, settings.engine.threads)
-    folder = Path(settings.resume or Path(settings.runs) / settings.name)
+    folder = Path(settings.resume or Path(settings.runs) / (settings.name or settings.experiment))
     if settings.resume:
         check_unchanged(settings)
     elif folder.exists() and any(folder.iterdir()):

@@ -30,7 +30,7 @@ class Train:
     """Settings of train.py.
 
     experiment : name of a file in conf/experiment
-    name, runs : the run is written to <runs>/<name>
+    name, runs : the run is written to <runs>/<name>; named after the experiment unless given
     resume : folder of a run to go on with
     seed : of weights, patches and dropout
     data, stages : what is trained on, and the networks in order, see `TrainingData` and `StageSettings`
@@ -39,7 +39,7 @@ class Train:
     """
 
     experiment: str = MISSING
-    name: str = "${experiment}"
+    name: str | None = None
     runs: str = "runs"
     resume: str | None = None
     seed: int = 0

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 
 from znn.pipeline.errors import OutputNotWritable, PipelineError
 
@@ -46,7 +47,7 @@ class LearningCurve:
             self.rows.append(row)
 
     def write(self):
-        """Write curve.csv and curve.png, each under a temporary name first."""
+        """Write curve.csv, under a temporary name first."""
         def table(path):
             with open(path, "w", newline="") as file:
                 writer = csv.DictWriter(file, COLUMNS)
@@ -54,8 +55,10 @@ class LearningCurve:
                 writer.writerows(self.rows)
 
         written(self.folder / "curve.csv", table)
-        if self.rows:
-            written(self.folder / "curve.png", lambda path: self._figure().savefig(path, dpi=100, format="png"))
+
+    def draw(self):
+        """Draw curve.png."""
+        written(self.folder / "curve.png", lambda path: self._figure().savefig(path, dpi=100, format="png"))
 
     def _figure(self):
         figure = Figure(figsize=(9, 4), layout="constrained")
@@ -67,7 +70,8 @@ class LearningCurve:
                     axes.plot(*held_out, "o-", markersize=3, color=line.get_color(), label=f"{stage}, held out")
             axes.set(xlabel="step of the stage", ylabel=score.replace("_", " "), ylim=(0, None))
             axes.grid(alpha=0.3)
-            axes.legend(fontsize="small")
+            if axes.lines:
+                axes.legend(fontsize="small")
         return figure
 
     def _series(self, stage, column):
@@ -117,15 +121,8 @@ def write_preview(path, raw, target, probability):
     truth = np.where(target > 1, 0.5, target)
     gap = np.ones((raw.shape[0], GAP))
     picture = np.concatenate([grey, gap, truth, gap, probability], axis=1)
-    image = np.uint8(np.rint(255 * picture))
-
-    def draw(partial):
-        figure = Figure(figsize=(image.shape[1] / 100, image.shape[0] / 100))
-        figure.figimage(image, cmap="gray", vmin=0, vmax=255)
-        figure.savefig(partial, dpi=100, format="png")
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    written(path, draw)
+    written(path, lambda partial: imsave(partial, picture, cmap="gray", vmin=0, vmax=1, format="png"))
 
 
 def tensorboard_writer(folder):

@@ -80,17 +80,20 @@ class Monitor(Listener):
             self.events.add_scalar(f"{self.stage}/{name}", value, step)
 
     def preview(self, training):
-        """Draw one section of the first stack that selects, or else trains, as <stage>-<step>.png."""
+        """Draw one section of the first stack that selects, or else trains, as <stage>-<step>.png; and the curve."""
         stack = next((s for s in self.run.stacks if s.selection is not None), self.run.stacks[0])
         source = stack.selection or stack.training
         region = window(source, PREVIEW_SIDE)
         probability = self.run.predict(self.index, training.network, stack, region, self.validating)
         write_preview(self.run.folder / "previews" / f"{self.stage}-{training.progress.step:06d}.png",
                       stack.image.read(region)[0], target_in(source, region)[0], probability[0])
+        self.curve.draw()
 
     def save(self, training):
         self.run.save_state(self.index, training)
         self.curve.write()
+        if training.finished:
+            self.curve.draw()
         if self.events is not None:
             self.events.flush()
 
