@@ -21,6 +21,8 @@ from znn.pipeline.errors import BudgetTooSmall
 PROBE = 64                # voxels by which the probe exceeds the field of view; any number gives the same
 READING_BYTES = 32        # a voxel of input while it is read: grey value, two float64 steps, float32, mirrored copies
 CANDIDATES_PER_AXIS = 64
+BLOCK_COST = 10_000       # what a block costs beside its voxels, in voxels: reading, packing weights, writing to disk
+TOLERANCE = 1.05          # a cut this much dearer than the cheapest is as good, when its blocks are smaller
 WORKSPACE = {"znn": 1.1, "torch": 1.5}     # what is held over what is counted, measured: torch rearranges its operands
 GB = 1 << 30
 
@@ -123,10 +125,11 @@ def footprint(network, channels, field_of_view, fused=True):
 
 
 def block_shape(extent, field_of_view, need, budget, what="the network"):
-    """Extent of the output block that costs least among those that fit the budget.
+    """Extent of the output block that costs about the least among those that fit the budget.
 
-    The cost of a cut is the number of voxels read in all, context included; blocks of one axis are as equal as they
-    can be. Of cuts that cost the same, the finer one wins: less is lost when a run is stopped.
+    The cost of a cut is the number of voxels read in all, context included, and something for each block; blocks of
+    one axis are as equal as they can be. Of cuts that cost nearly the same, the one whose blocks take the least
+    memory wins: less is lost when a run is stopped.
 
     Parameters
     ----------
@@ -157,11 +160,16 @@ def block_shape(extent, field_of_view, need, budget, what="the network"):
         raise BudgetTooSmall(f"memory budget: {what} needs at least {needs.min() / GB:.3f} GB for a block of one voxel "
                              f"and its field of view {tuple(field_of_view)}, found {max(budget, 0) / GB:.3f} GB beside "
                              "what the program holds itself; raise memory_budget_gb")
-    z, y, x = (n - (-n // s) * c for n, s, c in zip(extent, sizes, context))
-    cost = np.where(needs <= budget, z[:, None, None] * y[:, None].astype(float) * x, np.inf)
-    best = np.argwhere(cost == cost.min())
-    least = min(best, key=lambda i: (needs[tuple(i)], tuple(-i)))
+    counts = [-(-n // s) for n, s in zip(extent, sizes)]
+    cost = _outer(*(n + k * c for n, k, c in zip(extent, counts, context))) + BLOCK_COST * _outer(*counts)
+    cost[needs > budget] = np.inf
+    good = np.argwhere(cost <= TOLERANCE * cost.min())
+    least = min(good, key=lambda i: (needs[tuple(i)], cost[tuple(i)]))
     return tuple(int(s[i]) for s, i in zip(sizes, least))
+
+
+def _outer(z, y, x):
+    return z[:, None, None] * y[:, None].astype(float) * x
 
 
 def _candidates(n):
