@@ -14,12 +14,12 @@ from data import Standardisation, Volume, standardised
 from znn.pipeline import engine
 from znn.pipeline.checkpoint import load_stages
 from znn.pipeline.errors import Interrupted
-from znn.pipeline.inference import plan
 from znn.pipeline.interruption import watched
 from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.meter import Meter
 from znn.pipeline.output import check_output, infer_to_file
 from znn.pipeline.partial import partial_path
+from znn.pipeline.planning import plan
 from znn.pipeline.prediction import (
     block_budget,
     check_finite,

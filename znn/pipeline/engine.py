@@ -3,7 +3,7 @@ import numba
 import torch
 
 from znn import nn
-from znn.pipeline.errors import PipelineError
+from znn.pipeline.errors import WrongSetting, one_of
 
 
 def use(name, threads=0):
@@ -17,15 +17,14 @@ def use(name, threads=0):
 
     Raises
     ------
-    PipelineError
+    WrongSetting
         If the engine is unknown, or there are not that many cores.
     """
     cores = numba.config.NUMBA_NUM_THREADS
-    if name not in nn.ENGINES:
-        raise PipelineError(f"engine.name: expected one of {', '.join(nn.ENGINES)}, found {name!r}")
+    one_of("engine.name", name, nn.ENGINES)
     if not 0 <= threads <= cores:
-        raise PipelineError(f"engine.threads: expected 0 (all) to {cores}, the cores this process may use, "
-                            f"found {threads}")
+        raise WrongSetting(f"engine.threads: expected 0 (all) to {cores}, the cores this process may use, "
+                           f"found {threads}")
     nn.use_engine(name)
     numba.set_num_threads(threads or cores)
     torch.set_num_threads(threads or cores)

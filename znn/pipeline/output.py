@@ -10,9 +10,10 @@ from data.roi import Roi, blocks
 from data.volume import Volume
 from data.writing import CHUNK
 from znn.pipeline.errors import OutputExists, OutputNotWritable
-from znn.pipeline.inference import plan, run
+from znn.pipeline.inference import run
 from znn.pipeline.memory import GB
 from znn.pipeline.partial import PartialFile, partial_path
+from znn.pipeline.planning import plan
 
 BOUNDARY = "volumes/predictions/boundary"
 MEANING = "probability of boundary: 1 = membrane, 0 = inside a cell"

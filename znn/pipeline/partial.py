@@ -35,7 +35,7 @@ class PartialFile:
     Parameters
     ----------
     path : Path
-    stages : list of inference.Stage
+    stages : list of planning.Stage
     about : dict
         JSON values that say what the maps are computed from; all of them must agree to go on.
     resume : bool

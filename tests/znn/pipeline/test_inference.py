@@ -13,7 +13,8 @@ from data import Roi, Volume, scale_map
 from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, noise, tiny, whole
 from znn.nn import Conv3d
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, NonFiniteMap, PipelineError, UndefinedVolume
-from znn.pipeline.inference import infer_array, infer_volume, plan, run
+from znn.pipeline.inference import infer_array, infer_volume, run
+from znn.pipeline.planning import plan
 
 TOLERANCE = 1e-5
 

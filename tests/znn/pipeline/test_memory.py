@@ -107,8 +107,9 @@ def test_a_budget_below_one_field_of_view_is_refused_with_numbers():
 MEASURE = """
 import numpy as np, models
 from data import Volume
-from znn.pipeline.inference import plan, run, warm_up
+from znn.pipeline.inference import run, warm_up
 from znn.pipeline.memory import memory_now, peak_memory
+from znn.pipeline.planning import plan
 networks = [models.build("VD2D3D")]
 warm_up(networks)
 image = Volume.from_array(np.random.default_rng(0).normal(size=(8, 160, 170)).astype(np.float32))

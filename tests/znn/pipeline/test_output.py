@@ -14,9 +14,10 @@ import pytest
 from data import Roi, Volume
 from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, noise, tiny
 from znn.pipeline.errors import Interrupted, OutputExists, OutputNotWritable, PartialMismatch
-from znn.pipeline.inference import infer_volume, plan
+from znn.pipeline.inference import infer_volume
 from znn.pipeline.output import BOUNDARY, check_output, check_space, infer_to_file, write_map
 from znn.pipeline.partial import PartialFile, partial_path
+from znn.pipeline.planning import plan
 
 BUDGET = 300_000
 ABOUT = {"checkpoint_sha256": "aa", "engine": "znn"}
