@@ -23,7 +23,7 @@ READING_BYTES = 32        # a voxel of input while it is read: grey value, two f
 CANDIDATES_PER_AXIS = 64
 BLOCK_COST = 10_000       # what a block costs beside its voxels, in voxels: reading, packing weights, writing to disk
 TOLERANCE = 1.05          # a cut this much dearer than the cheapest is as good, when its blocks are smaller
-WORKSPACE = {"znn": 1.1, "torch": 1.5}     # what is held over what is counted, measured: torch rearranges its operands
+WORKSPACE = {"znn": 1.1, "torch": 2.0}     # what is held over what is counted, measured: torch rearranges its operands
 GB = 1 << 30
 
 
