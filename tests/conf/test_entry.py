@@ -135,7 +135,7 @@ def test_a_command_ends_with_status_1_and_one_line_when_the_user_can_mend_it(mon
     assert capsys.readouterr().out == "a\n"
     with pytest.raises(SystemExit) as end:
         run(*FILES, "uint8=true")
-    assert end.value.code == "error: a.h5:raw: wrong"              # printed to stderr, with status 1, by the interpreter
+    assert end.value.code == "error: a.h5:raw: wrong"              # the interpreter prints it and ends with status 1
     with pytest.raises(SystemExit, match="did you mean checkpoint"):
         run("checkpont=a")
     with pytest.raises(KeyError):

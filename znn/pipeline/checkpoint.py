@@ -77,7 +77,7 @@ def load(path):
     try:
         with safe_open(path, "pt") as file:
             header = (file.metadata() or {}).get(HEADER)
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: expected a safetensors file, found something else or a damaged one ({error}); "
                               "give a checkpoint that train.py wrote") from error

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from data.targets import BOUNDARY, IGNORE, INTERIOR
-from znn.pipeline.errors import WrongSetting, one_of
+from znn.pipeline.errors import one_of
 
 SCALINGS = ("none", "sum_one", "mean_one")
 SCOPES = ("global", "patch")

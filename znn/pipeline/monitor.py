@@ -92,8 +92,6 @@ class Monitor(Listener):
     def save(self, training):
         self.run.save_state(self.index, training)
         self.curve.write()
-        if training.finished:
-            self.curve.draw()
         if self.events is not None:
             self.events.flush()
 

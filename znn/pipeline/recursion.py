@@ -163,8 +163,8 @@ class Recursion:
 
     def contents(self, states, extra=None):
         """Tensors and header of a checkpoint of some stages: ``{name: state}``, in order."""
-        stages = [{"name": name, "model": self.stages[name].model.name, "options": dict(self.stages[name].model.options)}
-                  for name in states]
+        models = {name: self.stages[name].model for name in states}
+        stages = [{"name": name, "model": m.name, "options": dict(m.options)} for name, m in models.items()]
         tensors = {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
         return tensors, self.about | {"stages": stages} | (extra or {})
 

@@ -99,8 +99,8 @@ def _open_stack(name, stack, settings):
     first, last = min(r[0] for r in (train, select) if r), max(r[1] for r in (train, select) if r)
     raw = whole.crop(_slab(whole, first, last))
     image = standardised(raw, settings.standardisation)
-    sources = [None if z is None else Source(image, labels, stack.kind, mask, roi=_slab(raw, z[0] - first, z[1] - first))
-               for z in (train, select)]
+    slabs = [z and _slab(raw, z[0] - first, z[1] - first) for z in (train, select)]
+    sources = [slab and Source(image, labels, stack.kind, mask, roi=slab) for slab in slabs]
     return LabelledStack(name, raw, image, *sources)
 
 

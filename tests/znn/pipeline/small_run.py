@@ -44,8 +44,8 @@ def transfer(state, network):
 
 
 def trainer(steps=4, **changes):
-    """Every event within a few steps."""
-    return Trainer(**{"steps": steps, "patch": [1, 6, 9], "log_every": 2, "preview_every": 4, "select_every": 2,
+    """Every event within a few steps, but pictures at the end only."""
+    return Trainer(**{"steps": steps, "patch": [1, 6, 9], "log_every": 2, "preview_every": 1000, "select_every": 2,
                       "save_every": 3} | changes)
 
 

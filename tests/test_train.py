@@ -1,0 +1,91 @@
+"""train.py as a user runs it: stopped by a signal, gone on with, and what it refuses."""
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import models
+import train
+from data.phantom import write_phantom
+from znn.pipeline.checkpoint import load, load_stages
+
+ROOT = Path(__file__).resolve().parents[1]
+PATIENCE_S = 300
+
+
+def settings(folder, *more):
+    stack = "data.stacks.stack"
+    arguments = ["experiment=isbi2012_recursive", "data=stack", f"data.root={folder}", f"{stack}.path=stack.h5",
+                 f"{stack}.labels=volumes/labels/neuron_ids", f"{stack}.kind=ids", f"{stack}.train_z=[0,5]",
+                 f"{stack}.select_z=[5,7]", f"runs={folder}", "name=run"]
+    for stage in ("vd2d", "vd2d3d"):
+        arguments += [f"stages.{stage}.trainer.{key}"
+                      for key in ("patch=[1,2,3]", "save_every=1", "preview_every=100000")]
+    return [*arguments, *more]
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    train.main()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_phantom(tmp_path / "stack.h5", (7, 61, 83), seed=1, resolution_zyx=(40, 4, 3.5), offset_zyx=(37, 911, 911))
+    return tmp_path
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + PATIENCE_S
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_sigterm_saves_and_says_how_to_go_on(folder, monkeypatch, capsys):
+    command = [sys.executable, "train.py", *settings(folder, "stages.vd2d.trainer.steps=100000")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        try:
+            wait_for(folder / "run" / "last.safetensors", process)
+            process.send_signal(signal.SIGTERM)
+            errors = process.communicate(timeout=PATIENCE_S)[1]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+    assert process.returncode == 1 and "Traceback" not in errors
+    assert re.search(rf"error: stopped by SIGTERM; saved in .*; go on with: .* resume={folder}/run", errors)
+    steps = load(folder / "run" / "last.safetensors")[1]["training"]["progress"]["step"]
+    assert steps >= 1
+
+    run(monkeypatch, f"resume={folder}/run", f"stages.vd2d.trainer.steps={steps + 1}", "stages.vd2d3d.trainer.steps=1")
+    out = capsys.readouterr().out
+    assert f"vd2d: {steps + 1} steps" in out and "vd2d3d: 1 steps" in out and "final.safetensors" in out
+    stages, meta = load_stages(folder / "run" / "final.safetensors", models.build)
+    assert [name for name, _ in stages] == ["vd2d", "vd2d3d"] and stages[1][1].in_channels == 2
+    assert meta["resolution_zyx"] == [40.0, 4.0, 3.5] and meta["config"]["experiment"] == "isbi2012_recursive"
+    with pytest.raises(SystemExit, match=r"there is a run already; go on with it by resume="):
+        run(monkeypatch, *settings(folder))
+    with pytest.raises(SystemExit, match=r"stages.vd2d.model: .* was begun with"):
+        run(monkeypatch, f"resume={folder}/run", "stages.vd2d.model.options.activation=tanh")
+
+
+@pytest.mark.parametrize("change, text", [
+    ("data.stacks.stack.path=stak.h5", "did you mean stack.h5"),
+    ("data.stacks.stack.labels=volumes/labels/neurons", "The file has: .*volumes/labels/neuron_ids"),
+    ("data.stacks.stack.select_z=[4,7]", "overlap"),
+    ("data.stacks.stack.train_z=[0,9]", r"within the sections 0\.\.7"),
+    ("data.mirror=false", "no patch fits"),
+    ("data.recursion_scaling=fix", "fixed, stack"),
+    ("engine.name=zn", "expected one of znn, torch"),
+    ("model@stages.vd2d3d.model=vd2d", "stages.vd2d3d: expected a network of 2 input channels"),
+    ("stages.vd2d.model.options.activation=sine", "sine"),
+])
+def test_what_cannot_be_trained_is_refused_and_nothing_is_written(folder, monkeypatch, change, text):
+    with pytest.raises(SystemExit, match=text) as end:
+        run(monkeypatch, *settings(folder, change))
+    assert str(end.value.code).startswith("error: ")
+    assert [p.name for p in folder.iterdir()] == ["stack.h5"]
