@@ -30,9 +30,9 @@ def main(settings):
                            "or give this one a name of its own: name=<another>")
     run = Recursion(folder, settings.stages, settings.data, open_stacks(settings.data), models.build, models.transfer,
                     settings.seed, asdict(settings), settings.memory_budget_gb * GB)
-    prepare(folder, settings)
     with watched() as interruption:
         monitor = Monitor(interruption, tensorboard=settings.tensorboard)
+        prepare(folder, settings)
         try:
             final = run.run(monitor, resume=bool(settings.resume))
         except Interrupted as request:

@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 import models
 from conf.entry import ConfigError, command, compose, configuration
@@ -24,7 +25,9 @@ def message(config_name, *overrides):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_composes_under_its_own_name_and_its_networks_can_be_built(name):
-    settings = configuration("train", [f"experiment={name}"])
+    experiment = f"experiment={name}"
+    for_the_user = [f"{key}=x" for key in OmegaConf.missing_keys(compose("train", [experiment]))]
+    settings = configuration("train", [experiment, *for_the_user])
     assert isinstance(settings, Train) and settings.experiment == name
     assert settings.data.stacks and settings.stages
     for i, stage in enumerate(settings.stages.values()):

@@ -125,8 +125,8 @@ def write_preview(path, raw, target, probability):
     written(path, lambda partial: imsave(partial, picture, cmap="gray", vmin=0, vmax=1, format="png"))
 
 
-def tensorboard_writer(folder):
-    """A writer of TensorBoard events.
+def tensorboard_writer():
+    """The class that writes TensorBoard events into a folder.
 
     Raises
     ------
@@ -138,4 +138,4 @@ def tensorboard_writer(folder):
     except ImportError as error:
         raise PipelineError("tensorboard=true: TensorBoard is not installed; pip install 'znn[log]', "
                             "or leave it out: the curve is in curve.csv and curve.png too") from error
-    return SummaryWriter(str(folder))
+    return SummaryWriter

@@ -30,7 +30,8 @@ class Monitor(Listener):
     """
 
     def __init__(self, interruption, hidden=False, tensorboard=False):
-        self.interruption, self.hidden, self.tensorboard = interruption, hidden, tensorboard
+        self.interruption, self.hidden = interruption, hidden
+        self.writer = tensorboard_writer() if tensorboard else None
         self.check = interruption.check
         self.bar, self.events, self.smooth, self.trained = None, None, {}, {}
 
@@ -42,8 +43,8 @@ class Monitor(Listener):
         self.smooth, self.trained[self.stage] = {}, training
         self.bar = tqdm(total=1.0, initial=min(1.0, training.share), desc=self.stage, bar_format=BAR,
                         disable=self.hidden, dynamic_ncols=True)
-        if self.tensorboard and self.events is None:
-            self.events = tensorboard_writer(run.folder / "events")
+        if self.writer is not None and self.events is None:
+            self.events = self.writer(str(run.folder / "events"))
 
     def close(self):
         """Close the bar."""

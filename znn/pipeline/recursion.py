@@ -11,7 +11,6 @@
 The whole run is a function of its settings: every random number is derived from (seed, stage, step). Its state is one
 file, ``last.safetensors``, from which it goes on as if it had never stopped, within a stage or between two.
 """
-import hashlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from data import PatchSampler, class_counts, write_volume
-from data.hdf5 import LazyDataset
+from data import PatchSampler, class_counts
 from znn.pipeline import checkpoint
 from znn.pipeline.errors import CheckpointError, PipelineError
-from znn.pipeline.inference import MemoryStore, infer_volume
+from znn.pipeline.inference import infer_volume
 from znn.pipeline.loss import BoundaryLoss, map_scores
+from znn.pipeline.maps import KnownMaps, keep_map, kept_map, made_by, weights_digest
 from znn.pipeline.memory import GB
-from znn.pipeline.output import BOUNDARY as MAP
 from znn.pipeline.stacks import labelled_region, target_in
-from znn.pipeline.training import StageTraining, Trainer, derived_seed
+from znn.pipeline.trainer import Trainer
+from znn.pipeline.training import StageTraining, derived_seed
 
 LAST, BEST, FINAL = "last.safetensors", "best.safetensors", "final.safetensors"
 STATE = "training"
@@ -196,18 +195,16 @@ class Recursion:
     def _fill_maps(self, index, listener):
         """Make sure of the maps of a finished stage over all stacks; in files, for the next session."""
         name = self.names[index]
-        digest = _digest(self.finished[name])
+        digest = weights_digest(self.finished[name])
         for stack in self.stacks:
             path = self.folder / "maps" / name / f"{stack.name}.h5"
-            if not _made_by(path, digest):
-                path.parent.mkdir(parents=True, exist_ok=True)
+            if not made_by(path, digest):
                 network = self.network(index)
                 checkpoint.fill(network, self.finished[name], f"stage {name}")
                 with listener.mapping(name, stack) as progress:
                     values = self.predict(index, network, stack, stack.image.roi, progress)
-                write_volume(path, {MAP: (values, {"weights": digest})}, stack.image.resolution_zyx,
-                             stack.image.offset_zyx)
-            self.maps[stack.name][name] = stack.image.over(LazyDataset(path, MAP), f"{path}:{MAP}")
+                keep_map(path, stack.image.over(values), digest)
+            self.maps[stack.name][name] = kept_map(path, stack.image)
 
     def predict(self, index, network, stack, region, progress=None):
         """Boundary probabilities of a region of a stack, by a network in the place of a stage.
@@ -246,37 +243,3 @@ class Recursion:
             return map_scores(*(np.concatenate([part.ravel() for part in parts]) for parts in zip(*pairs)))
 
         return validate
-
-
-class KnownMaps(MemoryStore):
-    """Keeps maps in memory; those of some stages are there from the start.
-
-    Parameters
-    ----------
-    known : dict of str to Volume
-        Finished maps over the whole image, by stage.
-    """
-
-    def __init__(self, known):
-        self.known = known
-
-    def stage(self, stage):
-        """Where the map of a stage goes, all done when it is known."""
-        kept = super().stage(stage)
-        if stage.name in self.known:
-            kept.values = self.known[stage.name].read(stage.region)
-            kept.done[:] = True
-        return kept
-
-
-def _digest(state):
-    """Hexadecimal digest of weights."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
-        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _made_by(path, digest):
-    """Whether a file holds a map that these weights made."""
-    return path.is_file() and LazyDataset(path, MAP).attributes.get("weights") == digest

@@ -1,5 +1,6 @@
 """When things are due, when a stage ends, and what a point of the curve and a picture hold."""
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -9,11 +10,14 @@ from matplotlib.image import imread
 from data import Augmentation, PatchSampler
 from tests.znn.pipeline.small_run import Small, data, trainer
 from znn.pipeline.curves import LearningCurve, write_preview
-from znn.pipeline.errors import OutputNotWritable, WrongSetting
+from znn.pipeline.errors import OutputNotWritable, PipelineError, WrongSetting
+from znn.pipeline.interruption import Interruption
 from znn.pipeline.loss import Balance, BoundaryLoss
+from znn.pipeline.monitor import Monitor
 from znn.pipeline.optimiser import Optimiser, Schedule
 from znn.pipeline.stacks import open_stacks
-from znn.pipeline.training import Listener, StageTraining, Trainer, derived_seed, preview_due
+from znn.pipeline.trainer import Trainer, preview_due
+from znn.pipeline.training import Listener, StageTraining, derived_seed
 
 
 class Clock:
@@ -156,3 +160,9 @@ def test_a_preview_shows_raw_target_and_prediction_side_by_side(tmp_path):
     assert picture[0, 0] == 0 and picture[4, 6] == 1 and (np.diff(picture[:, :7]) >= 0).all()
     assert (picture[0, 11:18] == 1).all() and (picture[2:, 11:18] == 0).all()
     assert picture[1, 11:18] == pytest.approx(0.5, abs=0.01) and picture[:, 22:] == pytest.approx(0.25, abs=0.01)
+
+
+def test_tensorboard_that_is_not_installed_is_named_before_anything_runs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(PipelineError, match=r"znn\[log\]"):
+        Monitor(Interruption(), tensorboard=True)

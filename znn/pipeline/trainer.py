@@ -1,0 +1,53 @@
+"""How a stage is trained: its settings, and when pictures are due."""
+from dataclasses import dataclass, field
+
+from znn.pipeline.errors import WrongSetting, one_of, positive
+from znn.pipeline.loss import Balance
+from znn.pipeline.optimiser import Optimiser, Schedule
+
+EARLY_PREVIEWS = 4
+SELECTIONS = ("pixel_error", "loss")
+
+
+@dataclass
+class Trainer:
+    """How a stage is trained.
+
+    steps, max_minutes : the stage ends with whichever comes first; no minutes, no limit of time
+    patch : output voxels (z, y, x) of one patch
+    patches_per_step : all in one batch, their voxels are averaged
+    clip_norm : the gradient is scaled down to this norm where it is longer; none, never
+    select_by : "pixel_error" (the best over thresholds) or "loss", on the sections held out for selection
+    log_every, preview_every, select_every, save_every : steps between points of the learning curve, preview pictures
+        (more at the beginning), validations, and checkpoints
+    """
+
+    steps: int = 60_000
+    max_minutes: float | None = None
+    patch: list[int] = field(default_factory=lambda: [1, 100, 100])
+    patches_per_step: int = 1
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    balance: Balance = field(default_factory=Balance)
+    clip_norm: float | None = None
+    select_by: str = "pixel_error"
+    log_every: int = 20
+    preview_every: int = 800
+    select_every: int = 800
+    save_every: int = 200
+
+    def __post_init__(self):
+        for name in ("steps", "patches_per_step", "log_every", "preview_every", "select_every", "save_every"):
+            positive(f"trainer {name}", getattr(self, name))
+        for name in ("max_minutes", "clip_norm"):
+            if getattr(self, name) is not None:
+                positive(f"trainer {name}", getattr(self, name))
+        one_of("trainer select_by", self.select_by, SELECTIONS)
+        if len(self.patch) != 3 or min(self.patch) < 1:
+            raise WrongSetting(f"trainer patch: expected three positive numbers (z, y, x), found {self.patch}")
+
+
+def preview_due(step, every):
+    """Whether a picture is drawn after a step: every so many, and at a half, a quarter, ... of that at the start."""
+    early = {max(1, every >> k) for k in range(1, EARLY_PREVIEWS + 1)}
+    return step > 0 and (step % every == 0 or step in early)
