@@ -46,9 +46,9 @@ def command(config_name):
     def decorate(main):
         @functools.wraps(main)
         def run():
-            register()
             arguments = get_args_parser().parse_args()
             if any(getattr(arguments, flag) for flag in FLAGS):
+                register()
                 task = lambda cfg: _guarded(main, OmegaConf.to_object(cfg))  # noqa: E731
                 return hydra.main(version_base=HYDRA_VERSION, config_path="pkg://conf", config_name=config_name)(task)()
             return _guarded(lambda overrides: main(configuration(config_name, overrides)), arguments.overrides)
@@ -83,7 +83,6 @@ def configuration(config_name, overrides=()):
     ------
     ConfigError
     """
-    register()
     overrides = list(overrides)
     cfg = _explained(config_name, overrides)
     missing = sorted(OmegaConf.missing_keys(cfg))
@@ -106,6 +105,7 @@ def compose(config_name, overrides):
 
 
 def _composed(config_name, overrides, **options):
+    register()
     GlobalHydra.instance().clear()
     stored = _resumed(overrides)
     if stored is None:
