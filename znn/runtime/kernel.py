@@ -1,5 +1,7 @@
 """A kernel ready to run: machine code, how many tasks it has, how its operand is packed."""
+import contextlib
 import functools
+import gc
 
 import numpy as np
 
@@ -24,13 +26,15 @@ class Kernel:
 
     def __init__(self, contraction, schedule, where, dtype, epilogue, packed):
         self.packing = Packing(contraction, schedule, contraction.b) if packed else None
-        nest = Nest(contraction, schedule, where, dtype, epilogue, self.packing)
-        self.tasks, self.copies = nest.tasks, nest.copies
         entry = cache.key(contraction, schedule, epilogue, packed, dtype.str, where, jit.processor(where))
-        code = cache.load(entry)
-        if code is None:
-            code = jit.object_code(nest.module, where)
-            cache.store(entry, code)
+        with _short_lived():
+            nest = Nest(contraction, schedule, where, dtype, epilogue, self.packing)
+            self.tasks, self.copies = nest.tasks, nest.copies
+            code = cache.load(entry)
+            if code is None:
+                code = jit.object_code(nest.module, where)
+                cache.store(entry, code)
+            del nest
         self._address = jit.link(code, where)
 
     def __call__(self, out, a, b, bias=None):
@@ -40,6 +44,22 @@ class Kernel:
         """
         driver.run(self._address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
                    0 if bias is None else bias.ctypes.data, self.tasks)
+
+
+@contextlib.contextmanager
+def _short_lived():
+    """What is made and dropped inside is freed at the end: a kernel's IR is megabytes of objects that form cycles.
+
+    Kept from ageing, they are found by a collection of the youngest generation, which is cheap.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        if enabled:
+            gc.enable()
 
 
 @functools.lru_cache(maxsize=4096)
