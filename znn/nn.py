@@ -98,9 +98,22 @@ def _check(what, x, channels, kernel, dilation):
     if x.dim() != 5 or (channels and x.shape[1] != channels):
         raise ValueError(f"{what} expects (N, {channels or 'C'}, Z, Y, X), found {tuple(x.shape)}")
     need = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation))
+    if x.shape[0] == 0:
+        raise ValueError(f"{what} expects at least one volume, found none: {tuple(x.shape)}")
     if any(n < m for n, m in zip(x.shape[2:], need)):
         raise ValueError(f"{what} needs at least {need} voxels (z, y, x), found {tuple(x.shape[2:])}: "
                          "give the network an input no smaller than its field of view")
+
+
+def _check_parameters(x, weight, bias):
+    """Raise ValueError when weights or bias are not of x's kind: kernels trust addresses."""
+    for name, t in (("weight", weight), ("bias", bias)):
+        if t is not None and (t.dtype, t.device) != (x.dtype, x.device):
+            raise ValueError(f"convolution expects {name} like its input, {x.dtype} on {x.device}, found {t.dtype} on "
+                             f"{t.device}: convert one of them, as by net.to(x)")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"convolution expects a bias for each of {weight.shape[0]} channels, "
+                         f"found {tuple(bias.shape)}")
 
 
 def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None):
@@ -119,6 +132,7 @@ def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None):
     Tensor, (N, out, Z - dilation_z (kz - 1), Y - ..., X - ...)
     """
     _check("convolution", x, weight.shape[1], weight.shape[2:], dilation)
+    _check_parameters(x, weight, bias)
     if _ours(x):
         return _Convolution.apply(x, weight, bias, tuple(dilation), activation)
     y = F.conv3d(x, weight, bias, dilation=tuple(dilation))

@@ -92,6 +92,17 @@ def test_initial_spread(kind, expect):
     assert conv.weight.mean().abs() < 0.05 * expect and not conv.bias.any()
 
 
+@pytest.mark.parametrize("engine", nn.ENGINES)
+def test_operands_of_another_kind_are_refused(engine):
+    znn.use_engine(engine)
+    x, w, b = torch.zeros(1, 1, 1, 4, 4), torch.zeros(2, 1, 1, 3, 3), torch.zeros(2)
+    for operands in ((x.double(), w, b), (x, w.double(), b), (x, w, b.double())):
+        with pytest.raises(ValueError, match=r"expects (weight|bias) like its input, torch.float\d\d on cpu, found"):
+            nn.conv3d(*operands)
+    with pytest.raises(ValueError, match=r"a bias for each of 2 channels, found \(3,\)"):
+        nn.conv3d(x, w, torch.zeros(3))
+
+
 def test_clear_refusals():
     with pytest.raises(ValueError, match="engine 'cuda' is unknown: choose one of znn, torch"):
         znn.use_engine("cuda")
@@ -99,6 +110,8 @@ def test_clear_refusals():
         nn.Conv3d(1, 2, 1)(torch.zeros(1, 2, 3, 4, 5))
     with pytest.raises(ValueError, match=r"needs at least \(1, 5, 5\) voxels .* found \(3, 4, 5\)"):
         nn.Conv3d(1, 2, (1, 3, 3), dilation=2)(torch.zeros(1, 1, 3, 4, 5))
+    with pytest.raises(ValueError, match="expects at least one volume, found none"):
+        nn.Conv3d(1, 2, 1)(torch.zeros(0, 1, 3, 4, 5))
     with pytest.raises(ValueError, match="initialisation 'he' is unknown: choose one of msra"):
         nn.initialise(nn.Conv3d(1, 1, 1), "he")
     with pytest.raises(ValueError, match="expected a positive integer or three"):
