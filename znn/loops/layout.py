@@ -1,4 +1,6 @@
 """An operand rearranged into the order in which a schedule reads it, so that its stream from memory is sequential."""
+import math
+
 import numpy as np
 
 
@@ -26,17 +28,22 @@ class Packing:
         for i, _, count in reversed(self.levels):
             self.advance[i] = self.size
             self.size *= count
+        self._plan()
 
     def pack(self, array):
         """The packed copy, flat, of an array whose axes are the operand's dimensions, in the order of its strides."""
+        if any(after for _, after in self._padding):
+            array = np.pad(array, self._padding)
+        return np.ascontiguousarray(array.reshape(self._blocks).transpose(self._order)).ravel()
+
+    def _plan(self):
+        """How `pack` goes about it: padding by axis, extents of the blocks, and the order of their axes."""
         counts = {d: [count for _, dim, count in self.levels if dim == d] or [1] for d in self.dims}
-        padding = [(0, int(np.prod(counts[d])) - e) for d, e in zip(self.dims, self.extents)]
-        blocks = np.pad(array, padding).reshape([c for d in self.dims for c in counts[d]])
+        self._padding = [(0, math.prod(counts[d]) - e) for d, e in zip(self.dims, self.extents)]
+        self._blocks = [c for d in self.dims for c in counts[d]]
         axes = [(d, level) for d in self.dims for level in range(len(counts[d]))]
-        seen = dict.fromkeys(self.dims, 0)
-        order = []
+        seen, order = dict.fromkeys(self.dims, 0), []
         for _, d, _ in self.levels:
             order.append(axes.index((d, seen[d])))
             seen[d] += 1
-        rest = [k for k in range(len(axes)) if k not in order]
-        return np.ascontiguousarray(blocks.transpose(order + rest)).ravel()
+        self._order = order + [k for k in range(len(axes)) if k not in order]
