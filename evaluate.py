@@ -2,7 +2,6 @@
 
 python evaluate.py prediction=boundary.h5 truth=stack.h5 output=scores/ z_range=[25,30]
 """
-import resource
 import time
 
 from tqdm import tqdm
@@ -10,6 +9,7 @@ from tqdm import tqdm
 from conf.entry import command
 from znn.pipeline.boundary_scores import expected_thresholds
 from znn.pipeline.evaluation import evaluate
+from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.pairing import load
 from znn.pipeline.report import check_output, format_compared, format_table, write_report
 
@@ -26,10 +26,9 @@ def main(settings):
     written = write_report(settings.output, report, pictures)
     print(format_table(report))
     seconds = time.perf_counter() - started
-    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"compared: {format_compared(report)}")
     print(f"written: {', '.join(str(path) for path in written)} "
-          f"({case.truth.scored.size / seconds:.3g} voxels/s, {seconds:.1f} s, peak memory {peak_gb:.2f} GB)")
+          f"({case.truth.scored.size / seconds:.3g} voxels/s, {seconds:.1f} s, peak memory {peak_memory() / GB:.2f} GB)")
 
 
 if __name__ == "__main__":

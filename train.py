@@ -14,6 +14,7 @@ from znn.pipeline.errors import Interrupted, OutputExists, OutputNotWritable
 from znn.pipeline.interruption import watched
 from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.monitor import Monitor
+from znn.pipeline.prediction import check_finite
 from znn.pipeline.recursion import LAST, Recursion
 from znn.pipeline.stacks import open_stacks
 
@@ -25,10 +26,15 @@ def main(settings):
     folder = Path(settings.resume or Path(settings.runs) / (settings.name or settings.experiment))
     if settings.resume:
         check_unchanged(settings)
+    elif folder.exists() and not folder.is_dir():
+        raise OutputExists(f"{folder}: expected a folder or nothing there, found a file; choose another name=")
     elif folder.exists() and any(folder.iterdir()):
         raise OutputExists(f"{folder}: there is a run already; go on with it by resume={folder}, "
                            "or give this one a name of its own: name=<another>")
-    run = Recursion(folder, settings.stages, settings.data, open_stacks(settings.data), models.build, models.transfer,
+    stacks = open_stacks(settings.data)
+    for stack in stacks:
+        check_finite(stack.raw)
+    run = Recursion(folder, settings.stages, settings.data, stacks, models.build, models.transfer,
                     settings.seed, asdict(settings), settings.memory_budget_gb * GB)
     with watched() as interruption:
         monitor = Monitor(interruption, tensorboard=settings.tensorboard)

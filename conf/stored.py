@@ -9,7 +9,7 @@ from conf.entry import RUN_CONFIG, ConfigError, configuration
 
 # What the weights so far depend on; the rest (steps, minutes, rates, folders, engine) may be given anew.
 FROZEN = ("experiment", "seed", "stages.*.model", "stages.*.start_from_previous", "stages.*.trainer.optimiser.name",
-          "data.standardisation", "data.recursion_scaling")
+          "data.stacks", "data.standardisation", "data.recursion_scaling")
 HEADER = """\
 # Settings of this run, all of them. Go on with:  python train.py resume=<this folder>
 defaults: [train_schema, _self_]
@@ -25,7 +25,7 @@ def store(settings, folder):
 
 
 def check_unchanged(settings):
-    """Raise `ConfigError` when a run is asked to go on with another network or seed than it was begun with."""
+    """Raise `ConfigError` when a run is asked to go on with another network, seed or stack than it was begun with."""
     stored = configuration("train", [f"resume={settings.resume}"])
     before, now = (OmegaConf.structured(s) for s in (stored, settings))
     for key in _frozen_keys(before):

@@ -54,9 +54,10 @@ def patches(sampler, start, stop, workers=0):
 
 
 def _start(sampler):
-    """In a new worker: leave Ctrl-C to the parent, keep the sampler."""
+    """In a new worker: leave Ctrl-C and SIGTERM, which reach the whole group, to the parent; keep the sampler."""
     global _sampler
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for request in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(request, signal.SIG_IGN)
     _sampler = sampler
 
 

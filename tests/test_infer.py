@@ -155,6 +155,7 @@ def other_weights():
     (None, {"output": "stack.h5", "overwrite": "true"}, "this is the input stack.h5 itself"),
     (None, {"output": "final.safetensors", "overwrite": "true"}, "this is the input final.safetensors itself"),
     (None, {"z_range": "[5,9]"}, r"z_range: expected \[first, last \+ 1\] within 0\.\.7, found \[5, 9\]"),
+    (None, {"output_dataset": "/"}, "output_dataset: expected a path inside the file"),
     (None, {"last_stage": "third"}, "one of flat, deep, found 'third'"),
     (None, {"memory_budget_gb": "0.01"}, r"memory_budget_gb: found 0\.01.*give at least"),
     (None, {"memory_budget": "1"}, "did you mean memory_budget_gb"),

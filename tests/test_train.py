@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 import models
@@ -83,8 +85,16 @@ def test_sigterm_saves_and_says_how_to_go_on(folder, monkeypatch, capsys):
     ("engine.name=zn", "expected one of znn, torch"),
     ("model@stages.vd2d3d.model=vd2d", "stages.vd2d3d: expected a network of 2 input channels"),
     ("stages.vd2d.model.options.activation=sine", "sine"),
+    ("seed=-1", "seed: expected 0 or a number above it"),
+    ("data.workers=-1", "data.workers: expected 0 or"),
+    ("stages.vd2d.trainer.schedule.warmup_steps=-1", "warmup_steps: expected 0 or"),
+    ("memory_budget_gb=0.001", "needs at least"),
+    ("data.stacks.stack.raw=volumes/nan", "finite values, found nan"),
 ])
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(folder, monkeypatch, change, text):
+    with h5py.File(folder / "stack.h5", "a") as file:
+        file["volumes/nan"] = np.full((7, 61, 83), np.nan, np.float32)
+        file["volumes/nan"].attrs.update(file["volumes/raw"].attrs)
     with pytest.raises(SystemExit, match=text) as end:
         run(monkeypatch, *settings(folder, change))
     assert str(end.value.code).startswith("error: ")

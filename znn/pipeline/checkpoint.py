@@ -84,10 +84,15 @@ def load(path):
     if header is None:
         raise CheckpointError(f"{path}: the header does not say which networks the tensors belong to; "
                               "expected a checkpoint that train.py wrote, found another safetensors file")
-    meta = json.loads(header)
-    if meta["format"] != FORMAT:
-        raise CheckpointError(f"{path}: expected format {FORMAT}, found {meta['format']}; "
-                              f"it was written by version {meta['version']} of this package, this is {__version__}")
+    try:
+        meta = json.loads(header)
+        written = {key: meta[key] for key in ("format", "version")}
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path}: its header is damaged or not complete ({type(error).__name__}: {error}); "
+                              "give a checkpoint that train.py wrote") from error
+    if written["format"] != FORMAT:
+        raise CheckpointError(f"{path}: expected format {FORMAT}, found {written['format']}; "
+                              f"it was written by version {written['version']} of this package, this is {__version__}")
     return tensors, meta
 
 
@@ -149,7 +154,10 @@ def load_stages(path, build):
     stages = []
     for stage in meta["stages"]:
         random_state = torch.get_rng_state()
-        network = build(stage["model"], stage["options"])
+        try:
+            network = build(stage["model"], stage["options"])
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"{path}: its stage {stage.get('name')!r} cannot be built: {error}") from error
         torch.set_rng_state(random_state)
         fill(network, stage_tensors(tensors, stage["name"]), f"{path}: stage {stage['name']}")
         stages.append((stage["name"], network.eval()))

@@ -51,6 +51,12 @@ def one_of(what, value, choices):
         raise WrongSetting(f"{what}: expected one of {', '.join(choices)}, found {value!r}")
 
 
+def not_negative(what, value):
+    """Raise `WrongSetting` unless `value` is zero or above."""
+    if not value >= 0:
+        raise WrongSetting(f"{what}: expected 0 or a number above it, found {value!r}")
+
+
 def positive(what, value):
     """Raise `WrongSetting` unless `value` is above zero."""
     if not value > 0:

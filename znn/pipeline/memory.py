@@ -182,6 +182,12 @@ def _candidates(n):
 
 def peak_memory():
     """Most bytes of main memory that this process has held at one time (its peak resident set)."""
+    try:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        pass
+    # On Linux this would also count what the parent held when it started this process.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from znn.pipeline.errors import CheckpointError, WrongSetting, one_of, positive
+from znn.pipeline.errors import CheckpointError, WrongSetting, not_negative, one_of, positive
 
 
 @dataclass
@@ -23,6 +23,7 @@ class Optimiser:
     def __post_init__(self):
         one_of("optimiser name", self.name, ("sgd", "adam"))
         positive("optimiser learning_rate", self.learning_rate)
+        not_negative("optimiser weight_decay", self.weight_decay)
         if not (len(self.betas) == 2 and all(0 <= b < 1 for b in (*self.betas, self.momentum))):
             raise WrongSetting(f"optimiser: expected momentum and two betas in [0, 1), found {self.momentum} "
                                f"and {self.betas}")
@@ -56,6 +57,8 @@ class Schedule:
         one_of("schedule name", self.name, ("anneal", "cosine", "constant"))
         positive("schedule factor", self.factor)
         positive("schedule every_steps", self.every_steps)
+        not_negative("schedule warmup_steps", self.warmup_steps)
+        not_negative("schedule final_fraction", self.final_fraction)
 
     def scale(self, step, progress):
         """What the learning rate is multiplied with.

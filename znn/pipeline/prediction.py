@@ -8,7 +8,7 @@ import numpy as np
 
 from data.roi import Roi, blocks
 from znn import __version__, nn
-from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume
+from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting
 from znn.pipeline.inference import warm_up
 from znn.pipeline.memory import GB, memory_now
 from znn.pipeline.output import BOUNDARY
@@ -56,6 +56,11 @@ class InferenceSettings:
     overwrite: bool = False
     resume: bool = True
     memory_budget_gb: float = 2.0
+
+    def __post_init__(self):
+        if not all(part.strip() not in ("", ".", "..") for part in self.output_dataset.strip("/").split("/")):
+            raise WrongSetting(f"output_dataset: expected a path inside the file, such as {BOUNDARY}, "
+                               f"found {self.output_dataset!r}")
 
 
 def chosen_region(volume, settings):

@@ -20,11 +20,12 @@ import torch
 
 from data import PatchSampler, class_counts
 from znn.pipeline import checkpoint
-from znn.pipeline.errors import CheckpointError, PipelineError
+from znn.pipeline.errors import CheckpointError, PipelineError, not_negative
 from znn.pipeline.inference import infer_volume
 from znn.pipeline.loss import BoundaryLoss, map_scores
 from znn.pipeline.maps import KnownMaps, keep_map, kept_map, made_by, weights_digest
 from znn.pipeline.memory import GB
+from znn.pipeline.planning import plan
 from znn.pipeline.stacks import labelled_region, target_in
 from znn.pipeline.trainer import Trainer
 from znn.pipeline.training import StageTraining, derived_seed
@@ -88,7 +89,9 @@ class Recursion:
         self._check()
 
     def _check(self):
-        """What can be known before hours of work: names, channels, and whether patches fit into the stacks."""
+        """What can be known before hours of work: names, channels, and whether patches and maps fit into the stacks."""
+        not_negative("seed", self.seed)
+        not_negative("data.workers", self.data.workers)
         if not self.names:
             raise PipelineError("stages: expected at least one stage, found none; choose an experiment")
         if STATE in self.names:
@@ -101,6 +104,10 @@ class Recursion:
                                     f"{reads}, found {self.stages[name].model.name} of {network.in_channels}; "
                                     "only a stage after the first is recursive")
             self._sampler(i, network, [stack.training for stack in self.stacks])
+        chain = [(name, self.network(i)) for i, name in enumerate(self.names)]
+        for stack in self.stacks:
+            plan(chain, stack.image, None, self.memory_budget)
+        class_counts([stack.training for stack in self.stacks])
 
     def network(self, index):
         """A fresh network of a stage, the same every time."""

@@ -26,6 +26,21 @@ def test_tensors_and_header_come_back_the_same(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
 
 
+@pytest.mark.parametrize("header", ["{", "[]", "{}"])
+def test_a_damaged_header_is_refused(tmp_path, header):
+    path = tmp_path / "c.safetensors"
+    save_file({"a": torch.ones(1)}, path, {"znn": header})
+    with pytest.raises(CheckpointError, match=r"c.safetensors: its header is damaged or not complete"):
+        load(path)
+
+
+def test_an_unknown_network_is_named_with_its_file(tmp_path):
+    path = tmp_path / "c.safetensors"
+    save(path, {}, {"stages": [{"name": "one", "model": "VD3D", "options": {}}]})
+    with pytest.raises(CheckpointError, match=r"c.safetensors: its stage 'one' cannot be built: .*VD2D3D"):
+        load_stages(path, models.build)
+
+
 def test_a_failed_write_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "c.safetensors"
     save(path, {"a": torch.ones(2)}, {})
