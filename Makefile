@@ -50,11 +50,11 @@ $(VENV)/.linter: pyproject.toml constraints.txt | $(BIN)/python
 
 $(DEMO)/train.h5: | $(READY)
 	@mkdir -p $(DEMO)
-	$(BIN)/python -m data.phantom $@ --shape 16 256 256 --seed 1
+	$(BIN)/python -m data.phantom $@ --shape 16 256 256 --seed 1 --overwrite
 
 $(DEMO)/unseen.h5: | $(READY)
 	@mkdir -p $(DEMO)
-	$(BIN)/python -m data.phantom $@ --shape 8 256 256 --seed 2
+	$(BIN)/python -m data.phantom $@ --shape 8 256 256 --seed 2 --overwrite
 
 $(DEMO)/pair/final.safetensors: $(DEMO)/train.h5
 	$(BIN)/python train.py $(if $(wildcard $(@D)/config.yaml),resume=$(@D),\

@@ -2,6 +2,7 @@
 
 python evaluate.py prediction=boundary.h5 truth=stack.h5 output=scores/ z_range=[25,30]
 """
+import sys
 import time
 
 from tqdm import tqdm
@@ -27,8 +28,13 @@ def main(settings):
     print(format_table(report))
     seconds = time.perf_counter() - started
     print(f"compared: {format_compared(report)}")
+    share = report["region"]["share_of_truth"]
+    if share < 1:
+        print(f"warning: only {share:.1%} of the truth is covered by the prediction and scored; check offset and extent, "
+              "or name the sections by z_range", file=sys.stderr)
     print(f"written: {', '.join(str(path) for path in written)} "
-          f"({case.truth.scored.size / seconds:.3g} voxels/s, {seconds:.1f} s, peak memory {peak_memory() / GB:.2f} GB)")
+          f"({case.truth.scored.size / seconds:.3g} voxels/s, {seconds:.1f} s, "
+          f"peak memory {peak_memory() / GB:.2f} GB)")
 
 
 if __name__ == "__main__":

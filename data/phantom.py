@@ -5,6 +5,7 @@
 import argparse
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy import ndimage
@@ -133,7 +134,11 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resolution", type=float, nargs=3, default=(40.0, 4.0, 4.0),
                         metavar=("Z", "Y", "X"), help="size of a voxel in nm")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
     options = parser.parse_args(arguments)
+    if Path(options.output).exists() and not options.overwrite:
+        print(f"error: {options.output}: exists already; choose another name, or say --overwrite", file=sys.stderr)
+        return 1
     try:
         made = write_phantom(options.output, options.shape, options.seed, options.resolution)
     except DataError as error:

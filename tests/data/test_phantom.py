@@ -86,5 +86,8 @@ def test_command_line(tmp_path, capsys):
                            "--shape", "2", "40", "50", "--seed", "1"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "(2, 40, 50) voxels" in done.stdout and done.stderr == ""
     np.testing.assert_array_equal(Volume.open(tmp_path / "p.h5").read(), phantom((2, 40, 50), 1).raw)
+    assert main([str(tmp_path / "p.h5"), "--shape", "1", "40", "50"]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert main([str(tmp_path / "p.h5"), "--shape", "1", "40", "50", "--overwrite"]) == 0
     assert main([str(tmp_path / "nowhere" / "p.h5"), "--shape", "1", "4", "4"]) == 1
     assert capsys.readouterr().err.startswith("error: ")

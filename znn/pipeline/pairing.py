@@ -1,4 +1,5 @@
 """What is read from the files of a prediction and of its truth, how it is taken, and which voxels are compared."""
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from znn.pipeline.metrics import CONVENTIONS, dense_ids
 from znn.pipeline.partition import section_components
 from znn.pipeline.sweep import coarse_thresholds
 
+RAW = "volumes/raw"
 MEMBRANE, NEURON_IDS = "volumes/labels/membrane", "volumes/labels/neuron_ids"
 PREDICTION_KINDS = ("auto", "boundary", "mask", "segmentation")
 TRUTH_KINDS = ("auto", "membrane", "ids")
@@ -63,7 +65,7 @@ class EvaluationSettings:
     truth_kind: str = "auto"
     ids_dataset: str | None = None
     mask_dataset: str | None = None
-    raw_dataset: str = "volumes/raw"
+    raw_dataset: str = RAW
     z_range: list[int] | None = None
     rand_convention: str = "cremi"
     coarse_step: float = 0.05
@@ -150,7 +152,7 @@ def load(settings):
         "truth": {"file": settings.truth, "dataset": truth.name.rsplit(":", 1)[1], "taken_as": truth_kind},
         "ids_dataset": truth.name.rsplit(":", 1)[1] if truth_kind == "ids" else ids,
         "mask_dataset": settings.mask_dataset,
-        "region": _describe(grid),
+        "region": _describe(grid, settings.z_range),
     }
     return Case(kind, values, known, _raw(settings, grid), about)
 
@@ -254,20 +256,25 @@ def _ids(labels, mask):
 
 
 def _raw(settings, grid):
-    """Grey values for the pictures, or None: a report needs none."""
+    """Grey values for the pictures, or None: a report needs none, unless they were asked for by name."""
+    missing = None
     for path in (settings.truth, settings.prediction):
         try:
             return grid.read(Volume.open(path, settings.raw_dataset))
-        except DataError:
-            continue
+        except DataError as error:
+            missing = error
+    if settings.raw_dataset != RAW:
+        raise missing
     return None
 
 
-def _describe(grid):
+def _describe(grid, z_range):
     begin, end = grid.roi.begin, grid.roi.end
+    sections = grid.volume.shape[0] if z_range is None else z_range[1] - z_range[0]
     moved = grid.volume.crop(grid.roi)
     return {
         "voxels_of_truth_zyx": [list(begin), list(end)],
+        "share_of_truth": grid.roi.size / (sections * math.prod(grid.volume.shape[1:])),
         "offset_zyx_nm": list(moved.offset_zyx),
         "resolution_zyx_nm": list(moved.resolution_zyx) if moved.resolution_known else None,
     }

@@ -116,6 +116,8 @@ def check_output(folder, overwrite):
     folder = Path(folder)
     if (folder / "report.json").exists() and not overwrite:
         raise OutputExists(f"{folder / 'report.json'}: exists already; choose another output=, or say overwrite=true")
+    if folder.exists() and not folder.is_dir():
+        raise OutputNotWritable(f"{folder}: expected a folder or nothing there, found a file; choose another output=")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         usable = os.access(folder, os.W_OK | os.X_OK)
