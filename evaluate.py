@@ -30,8 +30,8 @@ def main(settings):
     print(f"compared: {format_compared(report)}")
     share = report["region"]["share_of_truth"]
     if share < 1:
-        print(f"warning: only {share:.1%} of the truth is covered by the prediction and scored; check offset and extent, "
-              "or name the sections by z_range", file=sys.stderr)
+        print(f"warning: the prediction covers {share:.1%} of the truth, and no more is scored; "
+              "check offset and extent, or name the sections by z_range", file=sys.stderr)
     print(f"written: {', '.join(str(path) for path in written)} "
           f"({case.truth.scored.size / seconds:.3g} voxels/s, {seconds:.1f} s, "
           f"peak memory {peak_memory() / GB:.2f} GB)")

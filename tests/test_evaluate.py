@@ -40,7 +40,8 @@ def run(monkeypatch, capsys, *arguments):
 
 
 def test_scores_are_printed_and_written(files, tmp_path, monkeypatch, capsys):
-    status, out, _ = run(monkeypatch, capsys, *files)
+    status, out, err = run(monkeypatch, capsys, *files)
+    assert "warning: the prediction covers 80.0% of the truth" in err
     report = json.loads((tmp_path / "scores" / "report.json").read_text())
     assert status == 0 and all(name in out for name in SCORES)
     assert "voxels (1, 0, 0) to (5, 31, 37)" in out and "report.html" in out
@@ -62,6 +63,7 @@ def test_sections_are_chosen_by_the_truth(files, tmp_path, monkeypatch, capsys):
     (["coarse_step=2"], "coarse_step"),
     (["rand_convention=snemi"], "cremi, skimage"),
     (["zrange=[1,2]"], "z_range"),
+    (["raw_dataset=volumes/grey"], "volumes/grey"),
 ])
 def test_what_cannot_be_done_is_said_and_nothing_written(files, tmp_path, monkeypatch, capsys, change, message):
     status, _, err = run(monkeypatch, capsys, *files, *change)
