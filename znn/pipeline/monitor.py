@@ -26,7 +26,7 @@ class Monitor(Listener):
     Attributes
     ----------
     trained : dict of str to training.StageTraining
-        The stages of this session.
+        The stages since the start or resume.
     """
 
     def __init__(self, interruption, hidden=False, tensorboard=False):
@@ -113,7 +113,7 @@ class Monitor(Listener):
             yield progress
 
     def summary(self):
-        """Lines that say for each stage of this session how far it came, how good, how fast."""
+        """Lines that say for each stage since the start or resume how far it came, how good, how fast."""
         for name, training in self.trained.items():
             p = training.progress
             score = "" if p.best is None else f", best {training.trainer.select_by} {p.best:.4f} at step {p.best_step}"

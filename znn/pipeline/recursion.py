@@ -200,7 +200,7 @@ class Recursion:
             part: checkpoint.stage_tensors(kept, part) for part in ("optimiser", "best")}
 
     def _fill_maps(self, index, listener):
-        """Make sure of the maps of a finished stage over all stacks; in files, for the next session."""
+        """Make sure of the maps of a finished stage over all stacks; in files, for when it is resumed."""
         name = self.names[index]
         digest = weights_digest(self.finished[name])
         for stack in self.stacks:
