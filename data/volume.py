@@ -103,8 +103,9 @@ class Volume:
             return
         bad = np.argwhere(~np.isfinite(values))
         place = tuple(int(b + o) for b, o in zip(bad[0], roi.begin))
+        more = f" and {len(bad) - 1} more in the region {roi.begin}..{roi.end}" if len(bad) > 1 else ""
         raise NotFinite(f"{self.name}: expected finite values, found {values[tuple(bad[0])]} at voxel (z, y, x) = "
-                        f"{place} and {len(bad) - 1} more in the region {roi.begin}..{roi.end}; repair them first")
+                        f"{place}{more}; repair them first")
 
     def read_mirrored(self, roi):
         """Like `read`, but `roi` may stick out: outside voxels are mirrored at the faces ("reflect").

@@ -140,9 +140,9 @@ def write_map(path, dataset, volume, uint8=False, attributes=None):
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
-        raise OutputNotWritable(f"{path}: cannot write here ({error}); check that the folder may be written to and "
-                                "has space") from error
+    except (OSError, RuntimeError, TypeError) as error:  # h5py raises all three
+        raise OutputNotWritable(f"{path}: cannot write {dataset} here ({error}); check that the folder may be "
+                                "written to and has space") from error
     finally:
         temporary.unlink(missing_ok=True)
 
