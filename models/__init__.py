@@ -1,6 +1,9 @@
 """The networks: each in one short file that reads as its table, built by name, started from one another by name."""
 import inspect
 
+import znn.nn  # noqa: F401  before torch, since it decides how the threads of OpenMP wait
+
+# isort: split
 import torch
 
 from models.errors import ModelError, choose
