@@ -8,7 +8,7 @@ from pathlib import Path
 
 import models
 from conf.entry import command
-from conf.stored import check_unchanged, store
+from conf.stored import check_unchanged, store, take_back
 from znn.pipeline import engine
 from znn.pipeline.errors import Interrupted, OutputExists, OutputNotWritable
 from znn.pipeline.interruption import watched
@@ -44,6 +44,10 @@ def main(settings):
         except Interrupted as request:
             kept = f"saved in {folder / LAST}; " if (folder / LAST).exists() else ""
             raise Interrupted(f"{request}; {kept}go on with: python train.py resume={folder}") from None
+        except BaseException:
+            if not settings.resume:
+                take_back(folder)
+            raise
         finally:
             monitor.close()
     for line in monitor.summary():

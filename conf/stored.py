@@ -24,6 +24,14 @@ def store(settings, folder):
     os.replace(partial, path)
 
 
+def take_back(folder):
+    """Remove the folder of a run that holds nothing but its settings, so that a corrected command may use the name."""
+    kept = Path(folder) / f"{RUN_CONFIG}.yaml"
+    if list(Path(folder).iterdir()) == [kept]:
+        kept.unlink()
+        Path(folder).rmdir()
+
+
 def check_unchanged(settings):
     """Raise `ConfigError` when a run is asked to go on with another network, seed or stack than it was begun with."""
     stored = configuration("train", [f"resume={settings.resume}"])

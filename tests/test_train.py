@@ -15,6 +15,7 @@ import models
 import train
 from data.phantom import write_phantom
 from znn.pipeline.checkpoint import load, load_stages
+from znn.pipeline.errors import PipelineError
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 300
@@ -75,6 +76,24 @@ def test_sigterm_saves_and_says_how_to_go_on(folder, monkeypatch, capsys):
         run(monkeypatch, f"resume={folder}/run", "stages.vd2d.model.options.activation=tanh")
 
 
+def test_the_name_of_a_run_that_failed_before_its_first_step_is_free_again(folder, monkeypatch):
+    steps = [f"stages.{stage}.trainer.steps=1" for stage in ("vd2d", "vd2d3d")]
+    with monkeypatch.context() as broken:
+        broken.setattr("znn.pipeline.recursion.StageTraining.run", fail)
+        with pytest.raises(SystemExit, match="nothing was learnt"):
+            run(broken, *settings(folder, *steps))
+    assert [p.name for p in folder.iterdir()] == ["stack.h5"]
+    run(monkeypatch, *settings(folder, *steps))
+    with monkeypatch.context() as broken, pytest.raises(SystemExit, match="nothing was learnt"):
+        broken.setattr("znn.pipeline.recursion.Recursion.run", fail)
+        run(broken, f"resume={folder}/run")
+    assert (folder / "run" / "config.yaml").is_file() and (folder / "run" / "final.safetensors").is_file()
+
+
+def fail(*_, **__):
+    raise PipelineError("nothing was learnt")
+
+
 @pytest.mark.parametrize("change, text", [
     ("data.stacks.stack.path=stak.h5", "did you mean stack.h5"),
     ("data.stacks.stack.labels=volumes/labels/neurons", "The file has: .*volumes/labels/neuron_ids"),
@@ -88,6 +107,8 @@ def test_sigterm_saves_and_says_how_to_go_on(folder, monkeypatch, capsys):
     ("seed=-1", "seed: expected 0 or a number above it"),
     ("data.workers=-1", "data.workers: expected 0 or"),
     ("stages.vd2d.trainer.schedule.warmup_steps=-1", "warmup_steps: expected 0 or"),
+    ("stages.vd2d.trainer.schedule.final_fraction=-1", "final_fraction: expected 0 or"),
+    ("stages.vd2d.trainer.optimiser.weight_decay=-1", "weight_decay: expected 0 or"),
     ("memory_budget_gb=0.001", "needs at least"),
     ("data.stacks.stack.raw=volumes/nan", "finite values, found nan"),
 ])

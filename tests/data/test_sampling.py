@@ -1,5 +1,9 @@
+import contextlib
 import itertools
+import multiprocessing
+import os
 import pickle
+import signal
 from collections import Counter
 
 import numpy as np
@@ -175,6 +179,18 @@ def test_workers_tell_what_went_wrong_and_end_when_told(tmp_path):
     (tmp_path / "v.h5").unlink()
     with pytest.raises(MissingFile, match=r"v\.h5"):
         list(patches(pickle.loads(pickle.dumps(sampler)), 0, 3, workers=1))
+
+
+def test_a_worker_leaves_a_signal_to_its_group_to_the_parent(tmp_path):
+    sampler = PatchSampler([file_source(tmp_path / "v.h5")], (3, 21, 30), (1, 11, 9))
+    with contextlib.closing(patches(sampler, 0, 10 ** 6, workers=1)) as stream:
+        drawn = [next(stream).where]
+        worker, = multiprocessing.active_children()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(worker.pid, number)
+        drawn += [next(stream).where for _ in range(20)]
+        assert worker.is_alive()
+    assert drawn == [sampler.draw(step).where for step in range(21)] and not multiprocessing.active_children()
 
 
 def test_nan_in_the_image_stops_with_its_place():

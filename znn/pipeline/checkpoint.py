@@ -20,6 +20,7 @@ from znn.pipeline.errors import CheckpointError
 
 FORMAT = "znn-checkpoint-1"
 HEADER = "znn"
+NEEDED, NEEDED_OF_STAGE = ("normalisation", "recursion_scaling"), ("name", "model", "options")
 
 
 def save(path, tensors, meta):
@@ -151,14 +152,29 @@ def load_stages(path, build):
     if not meta.get("stages"):
         raise CheckpointError(f"{path}: expected at least one stage, found none; this may be the state of a run: "
                               "infer needs its best.safetensors or final.safetensors")
+    _check_complete(path, meta)
     stages = []
     for stage in meta["stages"]:
         random_state = torch.get_rng_state()
         try:
             network = build(stage["model"], stage["options"])
         except (KeyError, ValueError) as error:
-            raise CheckpointError(f"{path}: its stage {stage.get('name')!r} cannot be built: {error}") from error
+            raise CheckpointError(f"{path}: its stage {stage['name']!r} cannot be built: {error}") from error
         torch.set_rng_state(random_state)
         fill(network, stage_tensors(tensors, stage["name"]), f"{path}: stage {stage['name']}")
         stages.append((stage["name"], network.eval()))
     return stages, meta
+
+
+def _check_complete(path, meta):
+    """Raise `CheckpointError` unless the header says all that inference needs."""
+    stages = meta["stages"]
+    missing = [key for key in NEEDED if key not in meta]
+    if not (isinstance(stages, list) and all(isinstance(stage, dict) for stage in stages)):
+        missing.append("stages as a list of names, models and options")
+    else:
+        missing += [f"stages[{i}].{key}" for i, stage in enumerate(stages)
+                    for key in NEEDED_OF_STAGE if key not in stage]
+    if missing:
+        raise CheckpointError(f"{path}: its header is not complete: expected {', '.join(missing)}, found none; "
+                              "give a checkpoint that train.py wrote")

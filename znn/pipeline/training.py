@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from data.errors import WorkerDied
 from data.workers import patches
 from znn.pipeline.errors import Interrupted, NonFiniteLoss
 from znn.pipeline.optimiser import optimiser_tensors, restore_optimiser
@@ -152,13 +153,21 @@ class StageTraining:
                     self._due_work(listener)
                     if self.finished:
                         break
-                    self._step(next(prepared), listener)
+                    self._step(self._next(prepared, listener), listener)
                     self.progress.seconds = self.clock() - began
                     listener.check()
         except Interrupted:
             listener.save(self)
             raise
         listener.save(self)
+
+    def _next(self, prepared, listener):
+        """The patches of a step; a request to stop, which may have ended a worker too, goes before its death."""
+        try:
+            return next(prepared)
+        except WorkerDied:
+            listener.check()
+            raise
 
     def _patches(self):
         n = self.trainer.patches_per_step

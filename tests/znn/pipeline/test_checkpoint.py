@@ -7,11 +7,13 @@ import models
 from znn.pipeline.checkpoint import load, load_stages, save
 from znn.pipeline.errors import CheckpointError
 
+WHOLE = {"normalisation": {"kind": "section"}, "recursion_scaling": "fixed"}
+
 
 def saved(path, name="VD2D", options=None):
     network = models.build(name, options)
     tensors = {f"one/{k}": t for k, t in network.state_dict().items()}
-    save(path, tensors, {"stages": [{"name": "one", "model": name, "options": options or {}}]})
+    save(path, tensors, WHOLE | {"stages": [{"name": "one", "model": name, "options": options or {}}]})
     return network
 
 
@@ -36,8 +38,21 @@ def test_a_damaged_header_is_refused(tmp_path, header):
 
 def test_an_unknown_network_is_named_with_its_file(tmp_path):
     path = tmp_path / "c.safetensors"
-    save(path, {}, {"stages": [{"name": "one", "model": "VD3D", "options": {}}]})
+    save(path, {}, WHOLE | {"stages": [{"name": "one", "model": "VD3D", "options": {}}]})
     with pytest.raises(CheckpointError, match=r"c.safetensors: its stage 'one' cannot be built: .*VD2D3D"):
+        load_stages(path, models.build)
+
+
+@pytest.mark.parametrize("change, missing", [
+    ({"normalisation": None}, "normalisation"), ({"recursion_scaling": None}, "recursion_scaling"),
+    ({"stages": [{"model": "N4"}]}, r"stages\[0\]\.name, stages\[0\]\.options"),
+    ({"stages": [3]}, "stages as a list"), ({"stages": "one"}, "stages as a list"),
+])
+def test_a_header_that_lacks_what_inference_needs_is_refused(tmp_path, change, missing):
+    path = tmp_path / "c.safetensors"
+    meta = WHOLE | {"stages": [{"name": "one", "model": "N4", "options": {}}]} | change
+    save(path, {}, {key: value for key, value in meta.items() if value is not None})
+    with pytest.raises(CheckpointError, match=rf"c\.safetensors: its header is not complete: expected {missing}"):
         load_stages(path, models.build)
 
 

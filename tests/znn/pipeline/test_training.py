@@ -1,5 +1,6 @@
 """When things are due, when a stage ends, and what a point of the curve and a picture hold."""
 import itertools
+import signal
 import sys
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 from matplotlib.image import imread
 
 from data import Augmentation, PatchSampler
+from data.errors import WorkerDied
 from tests.znn.pipeline.small_run import Small, data, trainer
 from znn.pipeline.curves import LearningCurve, write_preview
-from znn.pipeline.errors import OutputNotWritable, PipelineError, WrongSetting
+from znn.pipeline.errors import Interrupted, OutputNotWritable, PipelineError, WrongSetting
 from znn.pipeline.interruption import Interruption
 from znn.pipeline.loss import Balance, BoundaryLoss
 from znn.pipeline.monitor import Monitor
@@ -114,6 +116,23 @@ def test_training_learns_and_leaves_the_callers_randomness_alone(sources):
     assert torch.equal(torch.rand(2), expected)
     losses = [told[2]["loss"] for told in notes.told if told[0] == "logged"]
     assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("asked, error, saved", [(True, Interrupted, [("saved", 0)]), (False, WorkerDied, [])])
+def test_a_worker_that_a_request_to_stop_ended_does_not_keep_from_saving(sources, monkeypatch, asked, error, saved):
+    notes, interruption = Notes(), Interruption()
+    notes.check = interruption.check
+
+    def dying(*_):
+        if asked:
+            interruption.request(signal.SIGTERM)
+        raise WorkerDied("gone")
+        yield
+
+    monkeypatch.setattr("znn.pipeline.training.patches", dying)
+    with pytest.raises(error):
+        stage(sources, trainer(3)).run(notes)
+    assert notes.told == saved
 
 
 def test_previews_come_early_and_then_evenly():
