@@ -13,7 +13,7 @@ class Emitter:
     dtype : numpy.dtype
         float32 or float64.
     signature : str
-        Argument kinds, one letter each: "p" pointer to elements, "o" pointer to int64 offsets, "i" int64.
+        Argument kinds, one letter each: "p" pointer to elements, "i" int64.
     lanes : int, optional
         Elements of a vector, the target's own unless given.
     """
@@ -23,7 +23,7 @@ class Emitter:
         self.scalar = {4: ir.FloatType(), 8: ir.DoubleType()}[dtype.itemsize]
         self.vector = ir.VectorType(self.scalar, self.lanes)
         self._suffix = f"v{self.lanes}f{8 * self.size}"
-        kinds = {"p": self.scalar.as_pointer(), "o": I64.as_pointer(), "i": I64}
+        kinds = {"p": self.scalar.as_pointer(), "i": I64}
         self.module = ir.Module()
         self.fn = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [kinds[k] for k in signature]), "kernel")
         self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))

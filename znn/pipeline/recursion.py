@@ -23,7 +23,7 @@ from znn.pipeline import checkpoint
 from znn.pipeline.errors import CheckpointError, PipelineError, not_negative
 from znn.pipeline.inference import infer_volume
 from znn.pipeline.loss import BoundaryLoss, map_scores
-from znn.pipeline.maps import KnownMaps, keep_map, kept_map, made_by, weights_digest
+from znn.pipeline.maps import KnownMaps, keep_map, kept_map, made_from, map_digest
 from znn.pipeline.memory import GB
 from znn.pipeline.planning import plan
 from znn.pipeline.stacks import labelled_region, target_in
@@ -87,6 +87,7 @@ class Recursion:
         self.finished = {}                                        # stage -> chosen state, in order
         self.maps = {stack.name: {} for stack in stacks}          # stack -> stage -> Volume
         self._check()
+        self.counts = class_counts([stack.training for stack in stacks])
 
     def _check(self):
         """What can be known before hours of work: names, channels, and whether patches and maps fit into the stacks."""
@@ -107,7 +108,6 @@ class Recursion:
         chain = [(name, self.network(i)) for i, name in enumerate(self.names)]
         for stack in self.stacks:
             plan(chain, stack.image, None, self.memory_budget)
-        class_counts([stack.training for stack in self.stacks])
 
     def network(self, index):
         """A fresh network of a stage, the same every time."""
@@ -157,7 +157,7 @@ class Recursion:
             self._fill_maps(earlier, listener)
         sources = [stack.training.with_map(self.maps[stack.name].get(self.names[index - 1])) if index
                    else stack.training for stack in self.stacks]
-        loss = BoundaryLoss(settings.trainer.balance, class_counts(sources))
+        loss = BoundaryLoss(settings.trainer.balance, self.counts)
         training = StageTraining(
             network, self._sampler(index, network, sources), loss, settings.trainer,
             derived_seed(self.seed, index, DROPOUT), self._validation(index, listener), self.data.workers)
@@ -202,10 +202,10 @@ class Recursion:
     def _fill_maps(self, index, listener):
         """Make sure of the maps of a finished stage over all stacks; in files, for when it is resumed."""
         name = self.names[index]
-        digest = weights_digest(self.finished[name])
         for stack in self.stacks:
+            digest = map_digest(self.finished[name], stack.raw)
             path = self.folder / "maps" / name / f"{stack.name}.h5"
-            if not made_by(path, digest):
+            if not made_from(path, digest):
                 network = self.network(index)
                 checkpoint.fill(network, self.finished[name], f"stage {name}")
                 with listener.mapping(name, stack) as progress:

@@ -1,6 +1,7 @@
 """A run of two stages: what it writes, and that stopping it anywhere changes nothing."""
 import csv
 import json
+import shutil
 import signal
 
 import pytest
@@ -9,7 +10,8 @@ from matplotlib.image import imread
 from safetensors import safe_open
 
 from data import Volume
-from tests.znn.pipeline.small_run import Small, build, recursion, trainer
+from data.phantom import write_phantom
+from tests.znn.pipeline.small_run import RESOLUTION, SHAPE, Small, build, recursion, trainer
 from znn.pipeline.checkpoint import load, load_stages
 from znn.pipeline.errors import CheckpointError, Interrupted, NonFiniteLoss, PipelineError
 from znn.pipeline.inference import infer_volume
@@ -82,6 +84,26 @@ def test_the_second_stage_reads_the_map_of_the_first(whole, root):
     stored = Volume.open(folder / "maps" / "plain" / "phantom.h5", "volumes/predictions/boundary")
     assert stored.offset_zyx == stack.image.offset_zyx and stored.resolution_zyx == stack.image.resolution_zyx
     assert (stored.read() == infer_volume(stages[:1], stack.image).read()).all()
+
+
+def test_a_map_belongs_to_the_voxels_it_was_made_from_wherever_they_lie(whole, root, tmp_path):
+    stopped, elsewhere, other = (tmp_path / name for name in ("run", "moved", "other"))
+    with pytest.raises(Interrupted):
+        train(recursion(stopped, root), stop_at=int(0.8 * whole[2]))
+    kept = stopped / "maps" / "plain" / "phantom.h5"
+    first = kept.read_bytes()
+    elsewhere.mkdir()
+    shutil.copy(root / "stack.h5", elsewhere)
+    with pytest.raises(Interrupted):
+        train(recursion(stopped, elsewhere), stop_at=1, resume=True)
+    assert kept.read_bytes() == first
+    other.mkdir()
+    write_phantom(other / "stack.h5", SHAPE, seed=4, resolution_zyx=RESOLUTION)
+    run = recursion(stopped, other)
+    train(run, resume=True)
+    stored = Volume.open(kept, "volumes/predictions/boundary").read()
+    stages, _ = load_stages(stopped / FINAL, build)
+    assert (stored == infer_volume(stages[:1], run.stacks[0].image).read()).all() and kept.read_bytes() != first
 
 
 def test_the_second_stage_starts_from_the_first(root, tmp_path):
