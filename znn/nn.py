@@ -59,10 +59,7 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx, x, weight, bias, dilation, activation):
         x, weight = x.contiguous(), weight.contiguous()
         y = torch.from_numpy(conv_kernels.forward(
-            x.numpy(), weight.numpy(), None if bias is None else bias.numpy(), dilation, activation == "relu"))
-        if isinstance(activation, tuple):
-            a, b = activation
-            y.mul_(b).tanh_().mul_(a)
+            x.numpy(), weight.numpy(), None if bias is None else bias.numpy(), dilation, activation))
         ctx.save_for_backward(x, weight, *([] if activation is None else [y]))
         ctx.dilation, ctx.activation = dilation, activation
         return y

@@ -5,316 +5,333 @@ tasks, everything inside them is part of the kernel, with constant extents and s
 
     parallel loops    task number -> block               y:1 parallel
     plain loops       real loops                         x:48, co:8
+      -- if asked for, the part of b that is read from here on is packed, before the first loop that b is used again in --
       -- scope: accumulators are zeroed here, finished and stored at its end --
     reduction loops   real loops, accumulators in registers    ci:1, ky:1
-    register tile     unrolled; vectors along one dimension    kx:1 unroll, co:1 unroll, x:1 vector
+    register tile     unrolled; vectors innermost        kx:1 unroll, co:1 unroll, x:1 vector
 
 A range that is not a multiple of its step runs its last, shorter block as a copy of the code with smaller constants;
 the last vector of a row is masked.  Where a reduction loop stands outside the scope the kernel adds to what is there.
+A guarded loop runs from the first to the last step that its guards let through.
 """
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from znn.codegen.emit import I1, I64, Emitter
-from znn.loops.schedule import IllegalSchedule, Loop, Schedule
-
-MAX_CHUNKS = 8  # vectors of a reduction that one tile unrolls
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What happens to a finished sum: add to what `out` holds, add a bias, apply an activation ("relu" or none)."""
-
-    accumulate: bool = False
-    bias: bool = False
-    activation: str | None = None
-
-
-PLAIN = Epilogue()
+from znn.codegen.plan import BIAS, OUT, PLAIN, A, B, Plan
 
 
 @dataclass(frozen=True)
 class At:
-    """An element offset into each tensor, part run-time value and part constant."""
+    """An element offset into a tensor, part run-time value and part constant."""
 
     value: object
     constant: int
 
 
-class Nest:
-    """The kernel of `contraction` under `schedule`.
+@dataclass(frozen=True)
+class Place:
+    """Where code is being written: block sizes by dimension, an At for each tensor and guard, and the conditions under
+    which sums begin here, end here and have anything to add."""
 
-    Parameters
-    ----------
-    contraction : Contraction
-    schedule : Schedule
-        Legal for the contraction.
-    target : Target
-    dtype : numpy.dtype
-    epilogue : Epilogue
-    packing : Packing, optional
-        Layout of operand b, if it is packed.
+    sizes: dict
+    at: list
+    begins: tuple = ()
+    ends: tuple = ()
+    counts: tuple = ()
+
+
+class Nest:
+    """The kernel of a plan; parameters and errors are `Plan`'s.
 
     Attributes
     ----------
-    tasks : int
-        How many tasks the parallel loops make.
-    copies : int
-        Private copies of `out` that parallel reductions write, one after the other; the caller adds them up.
-
-    Raises
-    ------
-    IllegalSchedule
-        If the schedule is not legal, or splits a sum in parallel that has a bias or an activation to follow.
+    plan : Plan
     """
 
-    def __init__(self, contraction, schedule, target, dtype, epilogue=PLAIN, packing=None):
-        schedule.check(contraction)
-        self.c, self.epilogue = contraction, epilogue
-        vector = bool(schedule.loops) and schedule.loops[-1].mark == "vector"
-        self.e = Emitter(target, dtype, "ppppii", None if vector else 1)
-        self.vector_dim = schedule.loops[-1].dim if vector else None
-        self.schedule = schedule = _fit_vector(contraction, schedule, self.e.lanes, target.registers)
-        self.loops, ranges = schedule.loops, schedule.ranges(contraction)
-        self.counts = [-(-r // loop.step) for r, loop in zip(ranges, self.loops)]
-        self.n_parallel = sum(loop.mark == "parallel" for loop in self.loops)
-        self.tasks = math.prod(self.counts[:self.n_parallel])
-        self.tile = self._tile_start(ranges, target.registers)
-        self.scope = self.tile
-        while self.scope > self.n_parallel and self.loops[self.scope - 1].dim in contraction.reductions:
-            self.scope -= 1
-        self._advances(packing)
-        self._starts = [self.c.out.start, self.c.a.start, 0 if packing else self.c.b.start, 0]
+    def __init__(self, contraction, schedule, target, dtype, epilogue=PLAIN, packed=None):
+        self.plan = Plan(contraction, schedule, target, dtype, epilogue, packed)
+        self.loops, self.reductions = self.plan.loops, contraction.reductions
+        self._target = target
 
     @cached_property
     def module(self):
         """The kernel as an llvmlite module."""
-        self._build(self._starts)
+        self.e = Emitter(self._target, self.plan.dtype, "ppppii", self.plan.lanes)
+        self.pointers = list(self.e.fn.args[:4])
+        self._tasks()
         return self.e.module
 
-    # --- planning ---------------------------------------------------------------------------------------------
-    def _tile_start(self, ranges, registers):
-        """Index of the first loop of the longest innermost run of unrolled loops whose sums fit the registers."""
-        start = len(self.loops)
-        for k in range(len(self.loops) - 1, -1, -1):
-            if self.loops[k].mark not in ("unroll", "vector"):
-                break
-            sums, loads = 1, 0
-            for i in range(k, len(self.loops)):
-                count = -(-ranges[i] // self.e.lanes) if self.loops[i].mark == "vector" else self.counts[i]
-                if self.loops[i].dim not in self.c.reductions:
-                    sums *= count
-                if self.loops[i].dim == self.vector_dim:
-                    loads = count
-            if sums + loads + 1 > registers and start < len(self.loops):
-                break
-            start = k
-        return start
-
-    def _advances(self, packing):
-        """Elements that one step of each loop moves in out, a, b and bias."""
-        tensors = [self.c.out, self.c.a, self.c.b] + ([self.c.bias] if self.epilogue.bias else [])
-        self.advance = [[loop.step * t.stride(loop.dim) for loop in self.loops] for t in tensors]
-        if packing:
-            self.advance[2] = packing_advance(packing, self.loops)
-        self.copies = 1
-        size = 1 + sum(s * (self.c.extents[d] - 1) for d, s in self.c.out.strides)
-        for k in reversed(range(self.n_parallel)):
-            if self.loops[k].dim in self.c.reductions:
-                self.advance[0][k] = self.copies * size
-                self.copies *= self.counts[k]
-        if self.copies > 1 and (self.epilogue != PLAIN):
-            raise IllegalSchedule("a sum that is split over parallel tasks has no place for bias, activation or "
-                                  "accumulation: mark an output dimension parallel instead")
-
     # --- control ----------------------------------------------------------------------------------------------
-    def _build(self, starts):
-        e = self.e
+    def _tasks(self):
+        e, plan = self.e, self.plan
         first, last = e.fn.args[4:]
-        origin = [At(None, s) for s in starts[:len(self.advance)]]
+        if plan.packed == "inside":
+            self.pointers[B] = e.block(plan.packing.size)
 
         def task(i):
-            number = e.b.add(first, i)
-            digits = []
-            for k in reversed(range(self.n_parallel)):
-                digits.insert(0, e.b.srem(number, I64(self.counts[k])))
-                number = e.b.sdiv(number, I64(self.counts[k]))
-            self._outer(0, dict(self.c.extents), origin, [], [], digits)
+            number, digits = i, []
+            for count in reversed(plan.counts[:plan.n_parallel]):
+                digits.insert(0, e.b.srem(number, I64(count)))
+                number = e.b.sdiv(number, I64(count))
+            self._parallel(0, Place(dict(plan.c.extents), [At(None, s) for s in plan.starts]), digits)
             return []
 
-        e.loop(e.b.sub(last, first), [], task)
+        e.loop(e.b.sub(last, first), [], task, first)
         e.b.ret_void()
 
-    def _outer(self, k, sizes, at, firsts, lasts, digits):
-        """Loops outside the scope; `firsts` and `lasts` collect whether the sums are at their first and last step."""
-        if k == self.scope:
-            return self._sum(sizes, at, firsts, lasts)
-        e, loop = self.e, self.loops[k]
-        full, rest = divmod(sizes[loop.dim], loop.step)
-        steps = full + (rest > 0)
-
-        def inside(i, size):
-            starts, ends = list(firsts), list(lasts)
-            if loop.dim in self.c.reductions and loop.mark != "parallel" and steps > 1:
-                index = I64(i) if isinstance(i, int) else i
-                starts.append(e.b.icmp_signed("==", index, I64(0)))
-                ends.append(e.b.icmp_signed("==", index, I64(steps - 1)))
-            self._outer(k + 1, sizes | {loop.dim: size}, self._moved(at, k, i), starts, ends, digits)
-            return []
-
-        if k < self.n_parallel:
-            if full:
-                e.when(e.b.icmp_signed("<", digits[k], I64(full)), [], lambda: inside(digits[k], loop.step))
-            if rest:
-                e.when(e.b.icmp_signed("==", digits[k], I64(full)), [], lambda: inside(full, rest))
-        else:
-            if full > 1:
-                e.loop(I64(full), [], lambda i: inside(i, loop.step))
-            elif full:
-                inside(0, loop.step)
-            if rest:
-                inside(full, rest)
+    def _parallel(self, k, place, digits):
+        """The block of a task: one of the full ones or the shorter last one."""
+        if k == self.plan.n_parallel:
+            return self._outer(k, place)
+        full, rest = divmod(place.sizes[self.loops[k].dim], self.loops[k].step)
+        inside = lambda i, size: self._parallel(k + 1, self._moved(place, k, i, size), digits) or []  # noqa: E731
+        if full:
+            self.e.when(self.e.b.icmp_signed("<", digits[k], I64(full)), [],
+                        lambda: inside(digits[k], self.loops[k].step))
+        if rest:
+            self.e.when(self.e.b.icmp_signed("==", digits[k], I64(full)), [], lambda: inside(full, rest))
         return None
 
-    def _sum(self, sizes, at, firsts, lasts):
-        """One set of accumulators from zero to memory."""
-        places = self._places(sizes)
-        acc = self._reduce(self.scope, sizes, at, [self.e.zero()] * len(places), places)
-        self._finish(acc, places, at, firsts, lasts)
+    def _outer(self, k, place):
+        """Plain loops outside the scope."""
+        if k == self.plan.pack and self.plan.packed == "inside":
+            place = self._pack(place)
+        if k == self.plan.scope:
+            return self._sum(place)
+        loop, e = self.loops[k], self.e
+        full, rest = divmod(place.sizes[loop.dim], loop.step)
+        if self._guards(k):
+            first, count, counts = self._clipped(k, place)
+            first = e.least(first, I64(full - 1))  # a sum without a single step is still zero
+            steps = first, e.most(count, I64(1))
+        else:
+            steps, counts = (I64(0), I64(full + (rest > 0))), None
 
-    def _reduce(self, k, sizes, at, acc, places):
+        def inside(i, size):
+            moved = self._moved(place, k, i, size)
+            if loop.dim in self.reductions and (full + (rest > 0) > 1):
+                index, last = I64(i) if isinstance(i, int) else i, e.b.add(steps[0], e.b.sub(steps[1], I64(1)))
+                moved = Place(moved.sizes, moved.at, (*place.begins, e.b.icmp_signed("==", index, steps[0])),
+                              (*place.ends, e.b.icmp_signed("==", index, last)),
+                              place.counts + (() if counts is None else (counts,)))
+            self._outer(k + 1, moved)
+            return []
+
+        if counts is not None:
+            e.loop(steps[1], [], lambda i: inside(i, loop.step), steps[0])
+            return None
+        if full > 1:
+            e.loop(I64(full), [], lambda i: inside(i, loop.step))
+        elif full:
+            inside(0, loop.step)
+        if rest:
+            inside(full, rest)
+        return None
+
+    def _sum(self, place):
+        """One set of accumulators from zero to memory."""
+        places = self._accumulators(place.sizes)
+        acc = [self.e.zero()] * len(places)
+        if place.counts:
+            acc = self.e.when(_all(self.e.b, place.counts), acc,
+                              lambda *acc: self._reduce(self.plan.scope, place, list(acc), places))
+        else:
+            acc = self._reduce(self.plan.scope, place, acc, places)
+        self._finish(acc, places, place)
+
+    def _reduce(self, k, place, acc, places):
         """Reduction loops with the accumulators carried in registers, down to the tile."""
-        if k == self.tile:
-            return self._tile(sizes, at, acc, places)
+        if k == self.plan.tile:
+            return self._tile(place, acc, places)
         loop = self.loops[k]
-        full, rest = divmod(sizes[loop.dim], loop.step)
-        inside = lambda i, size, acc: self._reduce(  # noqa: E731
-            k + 1, sizes | {loop.dim: size}, self._moved(at, k, i), acc, places)
+        full, rest = divmod(place.sizes[loop.dim], loop.step)
+        inside = lambda i, size, acc: self._reduce(k + 1, self._moved(place, k, i, size), acc, places)  # noqa: E731
+        if self._guards(k):
+            first, count, _ = self._clipped(k, place)
+            return self.e.loop(count, acc, lambda i, *acc: inside(i, loop.step, list(acc)), first)
         if full > 1:
             acc = self.e.loop(I64(full), acc, lambda i, *acc: inside(i, loop.step, list(acc)))
         elif full:
             acc = inside(0, loop.step, acc)
         return inside(full, rest, acc) if rest else acc
 
+    # --- guards -------------------------------------------------------------------------------------------------
+    def _guards(self, k):
+        return [t for t, g in enumerate(self.plan.c.guards, BIAS + 1) if self.loops[k].dim in self.reductions
+                and g.place.stride(self.loops[k].dim)]
+
+    def _clipped(self, k, place):
+        """First step of a guarded loop, how many there are (maybe none, or less), and whether there are any."""
+        e, (t,) = self.e, self._guards(k)
+        steps, extent = self.plan.counts[k], self.plan.c.guards[t - BIAS - 1].extent
+        stride, here = self.plan.advance[t][k], place.at[t]
+        value = e.b.add(I64(0) if here.value is None else here.value, I64(here.constant))
+        low, high = I64(0), e.b.sub(I64(extent - 1), value)  # 0 <= value + stride i < extent
+        low = e.b.sub(low, value)
+        if stride < 0:
+            low, high = e.b.sub(I64(0), high), e.b.sub(I64(0), low)
+        first = e.most(e.ceiling(low, abs(stride)), I64(0))
+        last = e.least(e.floor(high, abs(stride)), I64(steps - 1))
+        count = e.b.add(e.b.sub(last, first), I64(1))
+        return first, count, e.b.icmp_signed(">", count, I64(0))
+
     # --- the register tile --------------------------------------------------------------------------------------
     def _unrolled(self, sizes, only_outputs=False):
-        """Yield (element offset in each tensor, lanes in use) for every vector operation of the tile, in order."""
-        e = self.e
+        """Yield (element offset in each tensor, lanes in use of each lane loop) for every vector of the tile."""
+        e, advance, loops = self.e, self.plan.advance, self.loops
 
         def walk(k, sizes, offsets):
-            if k == len(self.loops):
-                yield offsets, 1
+            lane_loops = self.plan.lane_loops
+            if k == len(loops) - len(lane_loops):
+                if len(lane_loops) != 1:
+                    yield offsets, tuple(sizes[loops[i].dim] for i in lane_loops)
+                    return
+                size = sizes[loops[k].dim]
+                many = 1 if only_outputs and loops[k].dim in self.reductions else size
+                for x in range(0, many, e.lanes):
+                    yield [o + x * a[k] for o, a in zip(offsets, advance)], (min(e.lanes, size - x),)
                 return
-            loop = self.loops[k]
-            if only_outputs and loop.dim in self.c.reductions:
+            loop = loops[k]
+            if only_outputs and loop.dim in self.reductions:
                 yield from walk(k + 1, sizes, offsets)
-            elif loop.mark == "vector":
-                for x in range(0, sizes[loop.dim], e.lanes):
-                    yield [o + x * a[k] for o, a in zip(offsets, self.advance)], min(e.lanes, sizes[loop.dim] - x)
-            else:
-                for i, x in enumerate(range(0, sizes[loop.dim], loop.step)):
-                    inner = sizes | {loop.dim: min(loop.step, sizes[loop.dim] - x)}
-                    yield from walk(k + 1, inner, [o + i * a[k] for o, a in zip(offsets, self.advance)])
+                return
+            for i, x in enumerate(range(0, sizes[loop.dim], loop.step)):
+                inner = sizes | {loop.dim: min(loop.step, sizes[loop.dim] - x)}
+                yield from walk(k + 1, inner, [o + i * a[k] for o, a in zip(offsets, advance)])
 
-        yield from walk(self.tile, sizes, [0] * len(self.advance))
+        yield from walk(self.plan.tile, sizes, [0] * len(advance))
 
-    def _places(self, sizes):
+    def _accumulators(self, sizes):
         """Offset in `out` of each accumulator -> (its number, its offset in bias, lanes in use)."""
         places = {}
-        for offsets, lanes in self._unrolled(sizes, only_outputs=True):
-            places[offsets[0]] = (len(places), offsets[-1], lanes)
+        for offsets, used in self._unrolled(sizes, only_outputs=True):
+            places[offsets[OUT]] = len(places), offsets[BIAS], used
         return places
 
-    def _tile(self, sizes, at, acc, places):
+    def _tile(self, place, acc, places):
         acc, loaded = list(acc), {}
 
-        def operand(t, offset, lanes):
-            key = t, offset, lanes
+        def operand(t, offset, used):
+            key = t, offset, used
             if key not in loaded:
-                loaded[key] = self._load(t, at[t], offset, lanes)
+                full = t == B and self.plan.packing  # what is packed has zeros beyond its end
+                loaded[key] = self._load(t, place.at[t], offset, self._whole if full and len(used) > 1 else used)
             return loaded[key]
 
-        for offsets, lanes in self._unrolled(sizes):
-            n = places[offsets[0]][0]
-            acc[n] = self.e.fma(operand(1, offsets[1], lanes), operand(2, offsets[2], lanes), acc[n])
+        for offsets, used in self._unrolled(place.sizes):
+            n = places[offsets[OUT]][0]
+            acc[n] = self.e.fma(operand(A, offsets[A], used), operand(B, offsets[B], used), acc[n])
         return acc
 
-    def _finish(self, acc, places, at, firsts, lasts):
+    @cached_property
+    def _whole(self):
+        return tuple(self.plan.counts[k] for k in self.plan.lane_loops)
+
+    def _finish(self, acc, places, place):
         """Add up lanes, add what is there already, epilogue, store."""
-        e, b = self.e, self.e.b
-        summed = self.vector_dim in self.c.reductions
-        values = [e.sum(v) for v in acc] if summed else list(acc)
-        target = list(places.items())
+        e, b, epilogue = self.e, self.e.b, self.plan.epilogue
+        targets = [(o, bias, *self._lanes_out(used)) for o, (_, bias, used) in places.items()]
+        values = [e.fold(v, groups) for v, (_, _, _, groups) in zip(acc, targets)]
+        pointer = lambda t, o: self._pointer(t, place.at[t], o)  # noqa: E731
 
         def existing(*values):
-            return [b.fadd(v, self._load(0, at[0], o, lanes, summed)) for v, (o, (_, _, lanes)) in zip(values, target)]
+            return [b.fadd(v, e.gather(pointer(OUT, o), lanes)) for v, (o, _, lanes, _) in zip(values, targets)]
 
         def finished(*values):
-            out = []
-            for v, (_, (_, o, lanes)) in zip(values, target):
-                if self.epilogue.bias:
-                    v = b.fadd(v, self._load(3, at[3], o, lanes, summed))
-                out.append(e.relu(v) if self.epilogue.activation == "relu" else v)
-            return out
+            if epilogue.bias:
+                along = self.plan.advance[BIAS]
+                values = [b.fadd(v, e.gather(pointer(BIAS, o), self._kept(along, lanes)))
+                          for v, (_, o, lanes, _) in zip(values, targets)]
+            return [e.activation(v, epilogue.activation) for v in values]
 
-        if self.epilogue.accumulate:
+        if epilogue.accumulate:
             values = existing(*values)
-        elif firsts:
-            values = e.when(b.not_(_all(b, firsts)), values, existing)
-        if self.epilogue.bias or self.epilogue.activation:
-            values = e.when(_all(b, lasts), values, finished) if lasts else finished(*values)
-        for v, (o, (_, _, lanes)) in zip(values, target):
-            pointer = self._pointer(0, at[0], o)
-            if summed:
-                b.store(v, pointer)
-            else:
-                e.store_strided(v, pointer, self.advance[0][-1] if self.vector_dim else 1, lanes)
+        elif place.begins:
+            values = e.when(b.not_(_all(b, place.begins)), values, existing)
+        if epilogue.bias or epilogue.activation:
+            values = e.when(_all(b, place.ends), values, finished) if place.ends else finished(*values)
+        for v, (o, _, lanes, _) in zip(values, targets):
+            e.scatter(v, pointer(OUT, o), lanes)
+
+    def _lanes_out(self, used):
+        """Offsets in `out` of the lanes that hold a result, and the sum that each lane belongs to."""
+        offsets = self.plan.lane_offsets(self.plan.advance[OUT], used)
+        groups = self.plan.lane_offsets(self.plan.advance[OUT], self._whole if len(used) > 1 else [self.e.lanes])
+        groups = groups if used else [0]
+        summed = any(self.loops[k].dim in self.reductions for k in self.plan.lane_loops)
+        if not summed:
+            return offsets, list(range(len(offsets)))
+        first = [groups.index(g) == i for i, g in enumerate(groups)]
+        return [o if f else None for o, f in zip(offsets, first)], groups
+
+    def _kept(self, advance, lanes):
+        """Lane offsets of another tensor where `lanes` has one."""
+        whole = self.plan.lane_offsets(advance, self._whole if len(self.plan.lane_loops) > 1 else [self.e.lanes])
+        return [o if kept is not None else None for o, kept in zip(whole, lanes)]
+
+    # --- packing --------------------------------------------------------------------------------------------------
+    def _pack(self, place):
+        """Copy the part of b that is read from here on to the stack; the place from where it is read then."""
+        target = At(None, 0)
+        self._pack_loops(self.plan.pack, place.sizes, place.at[B], target)
+        at = [target if t == B else o for t, o in enumerate(place.at)]
+        return Place(place.sizes, at, place.begins, place.ends, place.counts)
+
+    def _pack_loops(self, k, sizes, source, target):
+        plan, e = self.plan, self.e
+        if k == len(self.loops) - len(plan.lane_loops) or k == len(self.loops):
+            used = tuple(sizes[self.loops[i].dim] for i in plan.lane_loops)
+            return self._pack_lanes(used, source, target)
+        loop = self.loops[k]
+        if not plan.source[k]:
+            return self._pack_loops(k + 1, sizes, source, target)
+        full, rest = divmod(sizes[loop.dim], loop.step)
+
+        def inside(i, size):
+            self._pack_loops(k + 1, sizes | {loop.dim: size}, self._step(source, i, plan.source[k]),
+                             self._step(target, i, plan.advance[B][k]))
+            return []
+
+        if full:
+            e.loop(I64(full), [], lambda i: inside(i, loop.step))
+        if rest:
+            inside(full, rest)
+        return None
+
+    def _pack_lanes(self, used, source, target):
+        plan, offsets = self.plan, [0]
+        for k, u in zip(plan.lane_loops, used):
+            if plan.source[k]:
+                n = plan.counts[k] if len(used) > 1 else u  # whole vectors of several loops: zeros beyond the end
+                offsets = [None if o is None or i >= u else o + i * plan.source[k] for o in offsets for i in range(n)]
+        read = self._address(self.e.fn.args[B], source, 0)
+        self.e.copy(read, offsets, self._pointer(B, target, 0))
 
     # --- addresses ----------------------------------------------------------------------------------------------
-    def _moved(self, at, k, i):
-        """Offsets after i steps of loop k; i is an int or a run-time value."""
-        moved = []
-        for a, advance in zip(at, self.advance):
-            if isinstance(i, int):
-                moved.append(At(a.value, a.constant + i * advance[k]))
-            elif advance[k]:
-                step = self.e.mul(i, advance[k])
-                moved.append(At(step if a.value is None else self.e.b.add(a.value, step), a.constant))
-            else:
-                moved.append(a)
-        return moved
+    def _moved(self, place, k, i, size):
+        """The place after i steps of loop k, where blocks have `size`; i is an int or a run-time value."""
+        at = [self._step(o, i, advance[k]) for o, advance in zip(place.at, self.plan.advance)]
+        return Place(place.sizes | {self.loops[k].dim: size}, at, place.begins, place.ends, place.counts)
+
+    def _step(self, at, i, advance):
+        if isinstance(i, int):
+            return At(at.value, at.constant + i * advance)
+        if not advance:
+            return at
+        step = self.e.mul(i, advance)
+        return At(step if at.value is None else self.e.b.add(at.value, step), at.constant)
+
+    def _address(self, pointer, at, offset):
+        return self.e.at(pointer if at.value is None else self.e.at(pointer, at.value), at.constant + offset)
 
     def _pointer(self, t, at, offset):
-        pointer = self.e.fn.args[t]
-        if at.value is not None:
-            pointer = self.e.at(pointer, at.value)
-        return self.e.at(pointer, at.constant + offset)
+        return self._address(self.pointers[t], at, offset)
 
-    def _load(self, t, at, offset, lanes, scalar=False):
-        pointer = self._pointer(t, at, offset)
-        if scalar:
-            return self.e.b.load(pointer)
-        return self.e.load_strided(pointer, self.advance[t][-1] if self.vector_dim else 0, lanes)
-
-
-def packing_advance(packing, loops):
-    """The packing's advances, extended to the loops that the generator put in (they split the vector loop)."""
-    advance = list(packing.advance)
-    if len(loops) > len(advance):
-        advance.insert(-1, advance[-1] * loops[-2].step)
-    return advance
-
-
-def _fit_vector(contraction, schedule, lanes, registers):
-    """Strip-mine a vector loop that is longer than the registers hold."""
-    if not schedule.loops or schedule.loops[-1].mark != "vector":
-        return schedule
-    loop, size = schedule.loops[-1], schedule.ranges(contraction)[-1]
-    most = lanes * (MAX_CHUNKS if loop.dim in contraction.reductions else (registers - 2) // 2)
-    if size <= most:
-        return schedule
-    return Schedule((*schedule.loops[:-1], Loop(loop.dim, most, ""), loop))
+    def _load(self, t, at, offset, used):
+        if not self.plan.lane_loops:
+            return self.e.broadcast(self._pointer(t, at, offset))
+        return self.e.gather(self._pointer(t, at, offset), self.plan.lane_offsets(self.plan.advance[t], used))
 
 
 def _all(b, conditions):
@@ -322,5 +339,3 @@ def _all(b, conditions):
     for condition in conditions:
         out = b.and_(out, condition)
     return out
-
-

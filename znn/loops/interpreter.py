@@ -2,12 +2,13 @@
 
 
 def visit(contraction, schedule):
-    """Yield the index (a dict by dimension name) of every point, in the order of the schedule."""
+    """Yield the index (a dict by dimension name) of every point that counts, in the order of the schedule."""
     schedule.check(contraction)
 
     def walk(k, index, inside):
         if k == len(schedule.loops):
-            yield index
+            if contraction.inside(index):
+                yield index
             return
         loop = schedule.loops[k]
         for start in range(0, inside[loop.dim], loop.step):
@@ -20,5 +21,5 @@ def visit(contraction, schedule):
 def interpret(contraction, schedule, out, a, b):
     """Add the contraction of the flat arrays a and b to the flat array `out`, in the order of the schedule."""
     for index in visit(contraction, schedule):
-        out[contraction.out.address(index)] += (a[contraction.a.address(index)] * b[contraction.b.address(index)])
+        out[contraction.out.address(index)] += a[contraction.a.address(index)] * b[contraction.b.address(index)]
     return out

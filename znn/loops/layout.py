@@ -1,14 +1,14 @@
 """An operand rearranged into the order in which a schedule reads it, so that its stream from memory is sequential."""
-import math
+from functools import cached_property
 
 import numpy as np
 
 
 class Packing:
-    """The packed layout of one operand under a schedule.
+    """The packed layout of one operand under a schedule, or under the loops of it from `first` on.
 
-    Each loop over one of the operand's dimensions becomes a dimension of the packed array, in the order of the loops;
-    extents are padded to whole steps.
+    Each of these loops over one of the operand's dimensions becomes a dimension of the packed array, in the order of the
+    loops; extents are padded to whole steps, with zeros.
 
     Attributes
     ----------
@@ -18,32 +18,41 @@ class Packing:
         Elements of the packed operand.
     """
 
-    def __init__(self, contraction, schedule, access):
-        self.dims = [d for d, _ in access.strides]
-        self.extents = [contraction.extents[d] for d in self.dims]
-        ranges = schedule.ranges(contraction)
-        self.levels = [(i, loop.dim, -(-r // loop.step))
-                       for i, (loop, r) in enumerate(zip(schedule.loops, ranges)) if loop.dim in self.dims]
-        self.advance, self.size = [0] * len(schedule.loops), 1
-        for i, _, count in reversed(self.levels):
-            self.advance[i] = self.size
+    def __init__(self, contraction, schedule, access, first=0):
+        self.access, self.extents = access, contraction.extents
+        self.loops = schedule.loops
+        counts = [-(-r // loop.step) for r, loop in zip(schedule.ranges(contraction), self.loops)]
+        self.advance, self.size = [0] * len(counts), 1
+        self.levels = [(k, counts[k]) for k in range(first, len(counts)) if access.stride(self.loops[k].dim)]
+        for k, count in reversed(self.levels):
+            self.advance[k] = self.size
             self.size *= count
-        self._plan()
 
     def pack(self, array):
-        """The packed copy, flat, of an array whose axes are the operand's dimensions, in the order of its strides."""
-        if any(after for _, after in self._padding):
-            array = np.pad(array, self._padding)
-        return np.ascontiguousarray(array.reshape(self._blocks).transpose(self._order)).ravel()
+        """The packed copy, flat, of a contiguous array that the operand's addresses belong to."""
+        packed = array.reshape(-1).take(self._source)
+        packed[self._padding] = 0
+        return packed
 
-    def _plan(self):
-        """How `pack` goes about it: padding by axis, extents of the blocks, and the order of their axes."""
-        counts = {d: [count for _, dim, count in self.levels if dim == d] or [1] for d in self.dims}
-        self._padding = [(0, math.prod(counts[d]) - e) for d, e in zip(self.dims, self.extents)]
-        self._blocks = [c for d in self.dims for c in counts[d]]
-        axes = [(d, level) for d in self.dims for level in range(len(counts[d]))]
-        seen, order = dict.fromkeys(self.dims, 0), []
-        for _, d, _ in self.levels:
-            order.append(axes.index((d, seen[d])))
-            seen[d] += 1
-        self._order = order + [k for k in range(len(axes)) if k not in order]
+    @cached_property
+    def _places(self):
+        """For each packed element, its element in the array, and whether it is one of the operand's."""
+        shape = [count for _, count in self.levels] or [1]
+        index, inside = {}, np.ones(shape, bool)
+        for axis, (k, count) in enumerate(self.levels):
+            steps = np.arange(count) * self.loops[k].step
+            along = steps.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+            index[self.loops[k].dim] = index.get(self.loops[k].dim, 0) + along
+        source = np.full(shape, self.access.start)
+        for dim, i in index.items():
+            source = source + i * self.access.stride(dim)
+            inside &= i < self.extents[dim]
+        return np.where(inside, source, self.access.start).ravel(), inside.ravel()
+
+    @cached_property
+    def _source(self):
+        return self._places[0]
+
+    @cached_property
+    def _padding(self):
+        return np.flatnonzero(~self._places[1])

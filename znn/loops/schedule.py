@@ -6,12 +6,15 @@ one outside it, the innermost with step 1::
     y:1 parallel, x:48, co:8, ci:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector
 
 visits rows in parallel, in each row blocks of 48 voxels, for each block 8 channels at a time; the innermost run of
-unrolled and vector loops is the register tile.  Every legal schedule computes the same sums.
+unrolled and vector loops is the register tile.  The lanes of a vector may come from several loops, one inside the
+other, as in ``..., co:4, x:4, co:1 vector, x:1 vector``.  Every legal schedule computes the same sums.
 """
+import math
 import re
 from dataclasses import dataclass
 
 MARKS = ("", "parallel", "unroll", "vector")
+MAX_LANES = 64  # of a vector over several loops
 _PHASE = {"parallel": 0, "": 1, "unroll": 2, "vector": 3}
 _LOOP = re.compile(r"(\w+):(\d+)(?:\s+(\w+))?$")
 
@@ -83,14 +86,37 @@ class Schedule:
             if i and _PHASE[loop.mark] < _PHASE[self.loops[i - 1].mark]:
                 raise IllegalSchedule(f"loop {i} ({loop}): parallel loops come first, then plain, unrolled, and the "
                                       f"vector loop last; outside it is {self.loops[i - 1]}")
-            if loop.mark == "vector" and (i != len(self.loops) - 1 or loop.step != 1):
-                raise IllegalSchedule(f"loop {i} ({loop}): the vector loop is the innermost, with step 1")
+            if loop.mark == "vector" and loop.step != 1:
+                raise IllegalSchedule(f"loop {i} ({loop}): a vector loop has step 1")
             last[loop.dim] = loop
         for dim in contraction.dims:
             if dim.extent > 1 and (dim.name not in last or last[dim.name].step != 1):
                 raise IllegalSchedule(f"dimension {dim.name} is not visited voxel by voxel: it needs an innermost loop "
                                       f"{dim.name}:1")
+        self._check_lanes(contraction)
+        self._check_guards(contraction)
         return self
+
+    def _check_lanes(self, contraction):
+        ranges = [r for r, loop in zip(self.ranges(contraction), self.loops) if loop.mark == "vector"]
+        if len(ranges) > 1 and math.prod(ranges) > MAX_LANES:
+            raise IllegalSchedule(f"the vector loops cover {' x '.join(map(str, ranges))} lanes, at most {MAX_LANES} "
+                                  "are possible: split their dimensions further out")
+
+    def _check_guards(self, contraction):
+        """A guarded sum is clipped at run time: its loop must know where it stands."""
+        for guard in contraction.guards:
+            summed = next(d for d, _ in guard.place.strides if d in contraction.reductions)
+            at = [i for i, loop in enumerate(self.loops) if loop.dim == summed]
+            if not at:
+                continue
+            if len(at) > 1 or self.loops[at[0]].mark:
+                raise IllegalSchedule(f"loop {at[-1]} ({self.loops[at[-1]]}): {summed} is guarded, it has one loop, "
+                                      "not split and not marked")
+            late = [loop for loop in self.loops[at[0]:] if loop.dim != summed and guard.place.stride(loop.dim)]
+            if late:
+                raise IllegalSchedule(f"loop {at[0]} ({self.loops[at[0]]}): {summed} is guarded by {late[0].dim}, whose "
+                                      f"loop {late[0]} must stand outside it")
 
     # --- moves: each returns a legal schedule or raises IllegalSchedule ---------------------------------------
     def swap(self, contraction, i):

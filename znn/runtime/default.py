@@ -1,48 +1,85 @@
 """Schedules from a rule: good ones for any convolution, without measuring anything.
 
-Forward and backward-data keep a tile of channels by vectors of voxels in registers and sum over channels and taps;
-backward-weights keeps a tile of output channels by taps and sums over voxels::
+Forward and backward-data keep a tile of channels by vectors of voxels in registers and sum over channels and taps; the
+columns that do not fill a vector are better off with channels in the lanes.  Backward-weights keeps a tile of output
+channels by taps; its vectors hold a few channels of a few neighbouring voxels, which fits both without a rest::
 
-    n:1 parallel, z:1 parallel, y:1 parallel, x:48, co:8, ci:1, kz:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector
-    z:1 parallel, y:45 parallel, co:6 parallel, y:16, ci:1, kz:1, ky:1, y:1, x:16, co:1 unroll, kx:1 unroll, x:1 vector
+    z:1 parallel, y:1 parallel, x:48, co:8, ci:1, kz:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector
+    z:1 parallel, y:1 parallel, ci:1, kz:1, ky:1, kx:1 unroll, x:1 unroll, co:1 vector
+    z:1 parallel, y:45 parallel, co:12 parallel, y:9, ci:3, ky:1, y:1, x:4, kx:1 unroll, ci:1 unroll, co:4 unroll,
+        co:1 vector, x:1 vector
 """
+import itertools
 import math
 
 from znn.loops.schedule import Loop, Schedule
 
-L1_BYTES = 48 << 10      # a first-level cache
-TASKS = 64              # pieces of a weight gradient: enough for a large machine
-STRIP_BYTES = 128 << 10  # rows that a weight gradient goes over again for each input channel stay in the second cache
+L1_BYTES = 48 << 10     # a first-level cache
+TASKS = 64              # pieces of work: enough for a large machine
+COPY_BYTES = 4 << 20    # of private weight gradients that are added up at the end
+BLOCK_BYTES = 96 << 10  # of a gradient that is packed at once, to stay in the second cache
+WORTH = 0.02            # part of the time that a kernel more must save
 
 
 def spatial(contraction, lanes, registers, itemsize):
-    """Schedule for `conv_forward` and `conv_backward_data`."""
+    """Schedule for `conv_forward` and `conv_backward_data`, voxels in the lanes."""
     extents = contraction.extents
-    forward = "co" not in contraction.reductions
-    out, inner = ("co", "ci") if forward else ("ci", "co")
+    out, inner = _channels(contraction)
     rows = extents[inner] * extents["kz"] * extents["ky"]
     halo = abs(contraction.a.stride("kx")) * (extents["kx"] - 1)
     channels, vectors = tile(extents[out], extents["x"], rows, halo, lanes, registers, itemsize)
     taps = [Loop("kz"), Loop("ky")]
-    summed = [Loop(inner), *taps] if forward else [*taps, Loop(inner)]
+    summed = [Loop(inner), *taps] if out == "co" else [*taps, Loop(inner)]
     loops = [Loop("n", 1, "parallel"), Loop("z", 1, "parallel"), Loop("y", 1, "parallel"),
              Loop("x", vectors * lanes), Loop(out, channels), *summed,
              Loop("kx", 1, "unroll"), Loop(out, 1, "unroll"), Loop("x", 1, "vector")]
     return _tidy(loops, extents)
 
 
+def narrow(contraction, lanes, registers):
+    """Schedule for `conv_forward` and `conv_backward_data` of few columns, channels in the lanes."""
+    extents = contraction.extents
+    out, inner = _channels(contraction)
+    whole = -(-extents[out] // lanes)
+    vectors = max(1, min(whole, (registers - 1) // (extents["x"] + 1)))
+    vectors = -(-whole // -(-whole // vectors))  # blocks of one size
+    loops = [Loop("n", 1, "parallel"), Loop("z", 1, "parallel"), Loop("y", 1, "parallel"), Loop(out, vectors * lanes),
+             Loop("kz"), Loop("ky"), Loop(inner), Loop("kx", 1, "unroll"), Loop("x", 1, "unroll"),
+             Loop(out, 1, "vector")]
+    return _tidy(loops, extents)
+
+
+def columns(width, channels, lanes):
+    """Parts (first, end, rule) of a row: what fills vectors of voxels, and the rest where `narrow` does it sooner."""
+    rest = width % lanes
+    spared = channels - rest * -(-channels // lanes)
+    if rest and spared > WORTH * channels * -(-width // lanes):
+        return [(0, width - rest, "spatial")] * (width > rest) + [(width - rest, width, "narrow")]
+    return [(0, width, "spatial")]
+
+
 def weights(contraction, lanes, registers, itemsize):
     """Schedule for `conv_backward_weights`."""
     extents = contraction.extents
-    channels, taps = _weight_tile(extents, registers)
-    blocks = -(-extents["co"] // channels) * extents["n"] * extents["z"]
-    part = -(-extents["y"] // max(1, min(extents["y"], TASKS // blocks)))
-    strip = max(1, min(part, STRIP_BYTES // (channels * extents["x"] * itemsize)))
-    part = -(-part // strip) * strip
-    loops = [Loop("n", 1, "parallel"), Loop("z", 1, "parallel"), Loop("y", part, "parallel"),
-             Loop("co", channels, "parallel"), Loop("y", strip), *(Loop(d, step) for d, step in taps.items()),
-             Loop("y"), Loop("x", lanes),
-             Loop("co", 1, "unroll"), *(Loop(d, 1, "unroll") for d in taps), Loop("x", 1, "vector")]
+    voxels = max(1, lanes // 4)
+    each = lanes // voxels  # channels of a vector
+    groups, inputs, rows = _weight_tile(extents, each, registers)
+    channels = groups * each
+    width = -(-extents["x"] // voxels) * voxels
+    blocks = -(-extents["co"] // channels)
+    copies = max(1, COPY_BYTES // (itemsize * math.prod(extents[d] for d in ("co", "ci", "kz", "ky", "kx"))))
+    slices = "parallel" if extents["n"] * extents["z"] <= copies else ""
+    done = extents["n"] * extents["z"] if slices else 1
+    parts = max(1, min(TASKS // (blocks * done), copies // done, extents["y"]))
+    strip = max(1, min(-(-extents["y"] // parts), BLOCK_BYTES // (channels * width * itemsize)))
+    part = -(-extents["y"] // (parts * strip)) * strip
+    cut = [Loop("y", part, "parallel"), Loop("co", channels, "parallel")] if parts > 1 else [
+        Loop("co", channels, "parallel")]
+    loops = [Loop("n", 1, slices), Loop("z", 1, slices), *cut]
+    loops = [loop for loop in loops if loop.mark] + [loop for loop in loops if not loop.mark]
+    loops += [Loop("y", strip), Loop("ci", inputs), Loop("kz"), Loop("ky", rows), Loop("y"), Loop("x", voxels),
+              Loop("ky", 1, "unroll"), Loop("kx", 1, "unroll"), Loop("ci", 1, "unroll"), Loop("co", each, "unroll"),
+              Loop("co", 1, "vector"), Loop("x", 1, "vector")]
     return _tidy(loops, extents)
 
 
@@ -67,22 +104,32 @@ def tile(channels, width, rows, halo, lanes, registers, itemsize):
                 if nc * nx + nx + 1 <= registers), key=cost)
 
 
-def _weight_tile(extents, registers):
-    """Output channels and, for each of (ci, kz, ky, kx), how many of them one tile holds.
+def _channels(contraction):
+    """The channels that a spatial contraction makes, and those that it sums over."""
+    return ("co", "ci") if "co" not in contraction.reductions else ("ci", "co")
 
-    Taps are taken whole, from kx outwards, as long as at least four output channels still fit beside them.
+
+def _weight_tile(extents, each, registers):
+    """(vectors of output channels, input channels, taps along ky) of the tile with the least estimated time.
+
+    All taps of kx are in it.  A step multiplies into every accumulator, loads a vector for each group of output channels
+    and one for each input row and tap; with few accumulators it waits for its own results.
     """
-    taps = dict.fromkeys(("ci", "kz", "ky", "kx"), 1)
-    room = (registers - 1) // 5
-    for d in ("kx", "ky", "kz", "ci"):
-        held = math.prod(taps.values())
-        if d != "ci" and held * extents[d] <= room:
-            taps[d] = extents[d]
-        else:
-            taps[d] = max((s for s in range(1, max(2, room // held + 1)) if s <= extents[d]), default=1)
-            break
-    held = math.prod(taps.values())
-    return max(1, min(extents["co"], (registers - 1 - held) // held)), taps
+    whole = -(-extents["co"] // each)
+
+    def cost(shape):
+        groups, inputs, rows = shape
+        total = 0
+        for g, many in ((groups, whole // groups), (whole % groups, 1)):
+            for c, times in ((inputs, extents["ci"] // inputs), (extents["ci"] % inputs, 1)):
+                for r, again in ((rows, extents["ky"] // rows), (extents["ky"] % rows, 1)):
+                    sums = g * c * r * extents["kx"]
+                    total += many * times * again * (bool(sums) and max(sums, 8, (g + 1.5 * sums / g if g else 0)) + 1)
+        return total
+
+    shapes = itertools.product(range(1, whole + 1), range(1, extents["ci"] + 1), {1, extents["ky"]})
+    fits = [s for s in shapes if s[0] * (s[1] * s[2] * extents["kx"] + 1) + 1 <= registers]
+    return min(fits, key=cost, default=(1, 1, 1))
 
 
 def _tidy(loops, extents):

@@ -1,8 +1,12 @@
 """The parallel loop around generated kernels: compiled by numba once, for all kernels, since addresses are data."""
+import numba
+import numpy as np
 from llvmlite import ir
 from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+CHUNKS = 8  # that a thread takes of a launch on average: few enough to share rows in its caches, many enough to balance
 
 
 @intrinsic
@@ -18,11 +22,43 @@ def call(typing_context, address, arguments):
     return types.void(types.int64, arguments), codegen
 
 
-@njit("void(int64, int64, int64, int64, int64, int64)", parallel=True, nogil=True, cache=True)
-def run(kernel, out, a, b, bias, tasks):
-    """Run tasks 0 .. tasks - 1 of the kernel at an address; the operands are addresses too.
+@intrinsic
+def take(typing_context, counter, many):
+    """Add `many` to the first element of an int64 array, atomically; what it was before."""
+    def codegen(context, builder, signature, args):
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.atomic_rmw("add", array.data, args[1], "monotonic")
 
-    What a task does depends on its number alone, so results are the same bit for bit whatever runs them.
+    return types.int64(types.int64[::1], types.int64), codegen
+
+
+@njit("void(int64[:, ::1], int64[::1], int64, int64, int64)", parallel=True, nogil=True, cache=True)
+def _run(pieces, counter, total, chunk, threads):
+    for _ in prange(threads):
+        first = take(counter, chunk)
+        while first < total:
+            start, end = first, min(first + chunk, total)
+            for i in range(len(pieces)):
+                tasks = pieces[i, 5]
+                if start < tasks and end > 0:
+                    call(pieces[i, 0], (pieces[i, 1], pieces[i, 2], pieces[i, 3], pieces[i, 4],
+                                        max(start, 0), min(end, tasks)))
+                start -= tasks
+                end -= tasks
+            first = take(counter, chunk)
+
+
+def run(pieces):
+    """Run every task of the pieces, on as many threads as numba is set to.
+
+    Threads take the next chunk of tasks when they are done with one, so that a slow core holds nobody up.  What a task
+    does depends on its number alone: results are the same bit for bit whatever runs them.
+
+    Parameters
+    ----------
+    pieces : list of (kernel, out, a, b, bias, tasks)
+        Addresses of a kernel and of its operands, and how many tasks it has.
     """
-    for task in prange(tasks):
-        call(kernel, (out, a, b, bias, task, task + 1))
+    table = np.array(pieces, np.int64)
+    total, threads = int(table[:, 5].sum()), numba.get_num_threads()
+    _run(table, np.zeros(1, np.int64), total, max(1, total // (CHUNKS * threads)), threads)

@@ -6,9 +6,9 @@ import gc
 import numpy as np
 
 from znn.codegen import jit, target
-from znn.codegen.nest import PLAIN, Nest
-from znn.loops.layout import Packing
-from znn.runtime import cache, driver
+from znn.codegen.nest import Nest
+from znn.codegen.plan import PLAIN
+from znn.runtime import cache
 
 
 class Kernel:
@@ -21,15 +21,15 @@ class Kernel:
     copies : int
         Copies of the output that a parallel reduction writes.
     packing : Packing or None
-        How operand b must be laid out.
+        How operand b must be laid out by the caller.
     """
 
     def __init__(self, contraction, schedule, where, dtype, epilogue, packed):
-        self.packing = Packing(contraction, schedule, contraction.b) if packed else None
         entry = cache.key(contraction, schedule, epilogue, packed, dtype.str, where, jit.processor(where))
         with _short_lived():
-            nest = Nest(contraction, schedule, where, dtype, epilogue, self.packing)
-            self.tasks, self.copies = nest.tasks, nest.copies
+            nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
+            self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
+            self.packing = nest.plan.packing if packed == "before" else None
             code = cache.load(entry)
             if code is None:
                 code = jit.object_code(nest.module, where)
@@ -37,13 +37,13 @@ class Kernel:
             del nest
         self._address = jit.link(code, where)
 
-    def __call__(self, out, a, b, bias=None):
-        """Run all tasks on numpy arrays; the contraction's addresses count from their first elements.
+    def piece(self, out, a, b, bias=None):
+        """What `driver.run` runs: all tasks on numpy arrays, contiguous, that the contraction's addresses belong to.
 
         `b` must be packed already if the kernel says so.
         """
-        driver.run(self._address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
-                   0 if bias is None else bias.ctypes.data, self.tasks)
+        return (self._address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
+                0 if bias is None else bias.ctypes.data, self.tasks)
 
 
 @contextlib.contextmanager
@@ -67,6 +67,6 @@ def _kernel(contraction, schedule, where, dtype, epilogue, packed):
     return Kernel(contraction, schedule, where, dtype, epilogue, packed)
 
 
-def kernel(contraction, schedule, dtype, epilogue=PLAIN, packed=False):
+def kernel(contraction, schedule, dtype, epilogue=PLAIN, packed=None):
     """The kernel for the current target, compiled on first use."""
     return _kernel(contraction, schedule, target.current(), np.dtype(dtype), epilogue, packed)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.znn.loops.nests import contractions, schedules
 from znn.codegen import jit, target
-from znn.codegen.nest import PLAIN, Epilogue, Nest
+from znn.codegen.nest import Nest
+from znn.codegen.plan import PLAIN, Epilogue
 from znn.loops import IllegalSchedule, Schedule, conv_forward, interpret, matmul
 from znn.loops.layout import Packing
 
@@ -20,16 +21,15 @@ def size(access, c):
     return 1 + access.start + sum(max(0, s) * (c.extents[d] - 1) for d, s in access.strides)
 
 
-def generated(c, s, a, b, out, where, packed=False, epilogue=PLAIN, bias=None):
-    packing = Packing(c, s, c.b) if packed else None
-    nest = Nest(c, s, where, F64, epilogue, packing)
+def generated(c, s, a, b, out, where, packed=None, epilogue=PLAIN, bias=None):
+    nest = Nest(c, s, where, F64, epilogue, packed)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)(
         jit.link(jit.object_code(nest.module, where), where))
-    if packed:
-        b = packing.pack(b.reshape([c.extents[d] for d, _ in c.b.strides]))
-    full = np.zeros((nest.copies, out.size)) if nest.copies > 1 else out.copy()[None]
+    if packed == "before":
+        b = nest.plan.packing.pack(b)
+    full = np.zeros((nest.plan.copies, out.size)) if nest.plan.copies > 1 else out.copy()[None]
     pointers = [x.ctypes.data for x in (full, a, b, np.zeros(1) if bias is None else bias)]
-    for first in range(nest.tasks):
+    for first in range(nest.plan.tasks):
         call(*pointers, first, first + 1)
     return full.sum(0)
 
@@ -46,7 +46,7 @@ def test_any_legal_schedule_computes_the_contraction(data):
     s = data.draw(schedules(c))
     where = target.TARGETS[data.draw(st.sampled_from(target.available()))]
     a, b, out = operands(c, data.draw(st.integers(0, 9)))
-    packed = data.draw(st.booleans())
+    packed = data.draw(st.sampled_from([None, "before", "inside"]))
     expected = interpret(c, s, np.zeros_like(out), a, b)
     found = generated(c, s, a, b, np.zeros_like(out), where, packed)
     assert np.allclose(found, expected, atol=1e-12)
@@ -64,7 +64,7 @@ def test_epilogue_comes_once_wherever_the_sum_is_cut(text):
     plain = interpret(CONV, s, np.zeros_like(out), a, b)
     shift = np.repeat(bias, out.size // 5)
     for accumulate in (False, True):
-        found = generated(CONV, s, a, b, out, target.current(), True, Epilogue(accumulate, True, "relu"), bias)
+        found = generated(CONV, s, a, b, out, target.current(), "before", Epilogue(accumulate, True, "relu"), bias)
         assert np.allclose(found, np.maximum(plain + shift + (out if accumulate else 0), 0), atol=1e-12)
 
 

@@ -2,7 +2,7 @@
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from znn.loops import Loop, Schedule, conv_backward_data, conv_backward_weights, conv_forward, matmul
+from znn.loops import IllegalSchedule, Loop, Schedule, conv_backward_data, conv_backward_weights, conv_forward, matmul
 
 
 def convolutions():
@@ -30,15 +30,24 @@ def schedules(draw, contraction):
         while len(steps) < 3 and draw(st.booleans()):
             steps.append(steps[-1] * draw(st.integers(2, 4)))
         chains[dim.name] = [Loop(dim.name, s) for s in reversed(steps)]
+    guarded = {d: [o for o, _ in g.place.strides if o != d] for g in contraction.guards for d, _ in g.place.strides
+               if d in contraction.reductions}
+    for name in guarded:
+        del chains[name][:-1]
     loops = []
     while any(chains.values()):
-        name = draw(st.sampled_from([d for d, chain in chains.items() if chain]))
+        name = draw(st.sampled_from([d for d, chain in chains.items() if chain
+                                     and not any(chains[o] for o in guarded.get(d, ()))]))
         loops.append(chains[name].pop(0))
-    cuts = sorted(draw(st.integers(0, len(loops))) for _ in range(2))
-    vector = draw(st.booleans())
-    marked = [Loop(x.dim, x.step, "parallel" if i < cuts[0] else "unroll" if i >= cuts[1] else "")
-              for i, x in enumerate(loops)]
-    if vector:
-        assume(cuts[0] < len(loops))
-        marked[-1] = Loop(marked[-1].dim, 1, "vector")
-    return Schedule(tuple(marked)).check(contraction)
+    fixed = [i for i, x in enumerate(loops) if x.dim in guarded]
+    first, last = min(fixed, default=len(loops)), max(fixed, default=-1)
+    cuts = draw(st.integers(0, first)), draw(st.integers(last + 1, len(loops)))
+    cuts = sorted(cuts)
+    vectors = draw(st.integers(0, 3))
+    marks = ["parallel" if i < cuts[0] else "unroll" if i >= cuts[1] else "" for i in range(len(loops))]
+    for i in range(max(cuts[0], last + 1, len(loops) - vectors), len(loops)):
+        marks[i] = "vector" if all(x.step == 1 for x in loops[i:]) else marks[i]
+    try:
+        return Schedule(tuple(Loop(x.dim, x.step, m) for x, m in zip(loops, marks))).check(contraction)
+    except IllegalSchedule:
+        assume(False)

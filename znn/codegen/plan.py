@@ -1,0 +1,156 @@
+"""What is known about a kernel before a line of it is written: loops, register tile, tasks, advances of every tensor."""
+import math
+from dataclasses import dataclass
+
+from znn.loops.layout import Packing
+from znn.loops.schedule import IllegalSchedule, Loop, Schedule
+
+MAX_CHUNKS = 8            # vectors of a reduction that one tile unrolls
+MAX_BLOCK = 512 << 10     # bytes that a kernel packs for itself, on its stack
+
+OUT, A, B, BIAS = range(4)  # the tensors, in the order of the kernel's arguments; guards follow them
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to a finished sum: add to what `out` holds, add a bias, apply an activation.
+
+    `activation` is None, "relu", or (a, b) for a tanh(b s).
+    """
+
+    accumulate: bool = False
+    bias: bool = False
+    activation: str | tuple | None = None
+
+
+PLAIN = Epilogue()
+
+
+class Plan:
+    """`contraction` under `schedule` on `target`, laid out.
+
+    Parameters
+    ----------
+    contraction : Contraction
+    schedule : Schedule
+        Legal for the contraction.
+    target : Target
+    dtype : numpy.dtype
+    epilogue : Epilogue
+    packed : {None, "before", "inside"}
+        Whether operand b comes packed, or the kernel packs the part of it that the loops from `pack` on read, on its
+        stack; they begin at the first plain loop that b does not depend on.
+
+    Attributes
+    ----------
+    loops, counts : sequences
+        The loops from the outermost to the innermost, and how many steps each takes (in a full block).
+    n_parallel, pack, scope, tile : int
+        Index of the first loop that is not parallel, of the first one inside the packing, of the first one inside which
+        the sums stay in registers, and of the first one of the register tile.
+    lanes : int
+        Lanes of a vector; `lane_loops` are the loops they come from.
+    advance : list of list of int
+        For each of out, a, b, bias and the guards: elements that one step of each loop moves.
+    starts : list of int
+    packing : Packing or None
+        The layout of packed b.
+    tasks : int
+        How many tasks the parallel loops make.
+    copies : int
+        Private copies of `out` that parallel reductions write, one after the other; the caller adds them up.
+
+    Raises
+    ------
+    IllegalSchedule
+        If the schedule is not legal, splits a sum in parallel that has an epilogue to follow, or asks a task to pack
+        more than its stack holds.
+    """
+
+    def __init__(self, contraction, schedule, target, dtype, epilogue=PLAIN, packed=None):
+        schedule.check(contraction)
+        self.c, self.epilogue, self.packed, self.dtype = contraction, epilogue, packed, dtype
+        self._choose_lanes(schedule, target.lanes(dtype), target.registers)
+        self.loops, ranges = self.schedule.loops, self.schedule.ranges(contraction)
+        self.counts = [-(-r // loop.step) for r, loop in zip(ranges, self.loops)]
+        self.n_parallel = sum(loop.mark == "parallel" for loop in self.loops)
+        self.tasks = math.prod(self.counts[:self.n_parallel])
+        self.tile = self._tile_start(ranges, target)
+        self.scope = self.tile
+        while self.scope > self.n_parallel and self.loops[self.scope - 1].dim in contraction.reductions:
+            self.scope -= 1
+        self.pack = next((k for k in range(self.n_parallel, self.scope)
+                          if not contraction.b.stride(self.loops[k].dim)), self.scope)
+        self._place_tensors()
+        self._place_copies()
+
+    def _choose_lanes(self, schedule, native, registers):
+        """Lanes from the vector loops; a single one that is longer than the registers hold is strip-mined."""
+        self.lane_loops = [k for k, loop in enumerate(schedule.loops) if loop.mark == "vector"]
+        ranges = schedule.ranges(self.c)
+        self.lanes = {0: 1, 1: native}.get(len(self.lane_loops)) or math.prod(ranges[k] for k in self.lane_loops)
+        if len(self.lane_loops) == 1:
+            loop = schedule.loops[-1]
+            most = native * (MAX_CHUNKS if loop.dim in self.c.reductions else (registers - 2) // 2)
+            if ranges[-1] > most:
+                self.lane_loops = [len(schedule.loops)]
+                schedule = Schedule((*schedule.loops[:-1], Loop(loop.dim, most, ""), loop))
+        self.schedule = schedule
+
+    def _tile_start(self, ranges, target):
+        """Index of the first loop of the longest innermost run of unrolled loops whose sums fit the registers."""
+        wide = -(-self.lanes // target.lanes(self.dtype))  # registers that a vector takes
+        start = len(self.loops) - len(self.lane_loops)
+        sums = loads = wide
+        if len(self.lane_loops) == 1:
+            loads = -(-ranges[-1] // self.lanes)
+            sums = 1 if self.loops[-1].dim in self.c.reductions else loads
+        for k in range(start - 1, -1, -1):
+            if self.loops[k].mark != "unroll":
+                break
+            if self.loops[k].dim not in self.c.reductions:
+                sums *= self.counts[k]
+            if sums + loads + 1 > target.registers and start < len(self.loops):
+                break
+            start = k
+        return start
+
+    def _place_tensors(self):
+        tensors = [self.c.out, self.c.a, self.c.b, self.c.bias, *(g.place for g in self.c.guards)]
+        self.advance = [[loop.step * t.stride(loop.dim) if t else 0 for loop in self.loops] for t in tensors]
+        self.starts = [t.start if t else 0 for t in tensors]
+        self.source = self.advance[B]  # of b where it is not packed
+        first = self.pack if self.packed == "inside" else 0
+        self.packing = Packing(self.c, self.schedule, self.c.b, first) if self.packed else None
+        if self.packed:
+            self.advance[B] = [p if k >= first else s for k, (p, s) in enumerate(zip(self.packing.advance, self.source))]
+        if self.packed == "before":
+            self.starts[B] = 0
+        if self.packed == "inside" and self.packing.size * self.dtype.itemsize > MAX_BLOCK:
+            raise IllegalSchedule(f"the kernel would pack {self.packing.size * self.dtype.itemsize} bytes of "
+                                  f"{self.c.b.name} at once, at most {MAX_BLOCK} are possible: split its dimensions "
+                                  f"before loop {self.pack}")
+
+    def _place_copies(self):
+        """Parallel loops over a sum move to the next private copy of `out`."""
+        self.copies = 1
+        size = 1 + sum(s * (self.c.extents[d] - 1) for d, s in self.c.out.strides)
+        for k in reversed(range(self.n_parallel)):
+            if self.loops[k].dim in self.c.reductions:
+                self.advance[OUT][k] = self.copies * size
+                self.copies *= self.counts[k]
+        if self.copies > 1 and self.epilogue != PLAIN:
+            raise IllegalSchedule("a sum that is split over parallel tasks has no place for bias, activation or "
+                                  "accumulation: mark an output dimension parallel instead")
+
+    def lane_offsets(self, advance, used):
+        """Offset of every lane for a tensor's advances, None for the lanes beyond those `used` of each lane loop."""
+        if not self.lane_loops:
+            return [0]
+        if len(self.lane_loops) == 1:
+            return [i * advance[-1] if i < used[0] else None for i in range(self.lanes)]
+        ranges = [self.counts[k] for k in self.lane_loops]
+        offsets = [0]
+        for k, n, u in zip(self.lane_loops, ranges, used):
+            offsets = [None if o is None or i >= u else o + i * advance[k] for o in offsets for i in range(n)]
+        return offsets
