@@ -3,6 +3,7 @@
 ``ZNN_TARGET=avx2`` in the environment, or `use_target`, forces another: for tests, and for comparing.
 """
 import contextlib
+import functools
 import os
 from dataclasses import dataclass
 
@@ -47,6 +48,7 @@ TARGETS = {t.name: t for t in (
 _forced = None
 
 
+@functools.cache
 def available():
     """Names of the targets that this processor can run, best first."""
     has = llvm.get_host_cpu_features()

@@ -28,15 +28,9 @@ class Packing:
             self.advance[k] = self.size
             self.size *= count
 
-    def pack(self, array):
-        """The packed copy, flat, of a contiguous array that the operand's addresses belong to."""
-        packed = array.reshape(-1).take(self._source)
-        packed[self._padding] = 0
-        return packed
-
     @cached_property
-    def _places(self):
-        """For each packed element, its element in the array, and whether it is one of the operand's."""
+    def source(self):
+        """For each packed element its element in the array, -1 where there is none: zero goes there; int64."""
         shape = [count for _, count in self.levels] or [1]
         index, inside = {}, np.ones(shape, bool)
         for axis, (k, count) in enumerate(self.levels):
@@ -47,12 +41,8 @@ class Packing:
         for dim, i in index.items():
             source = source + i * self.access.stride(dim)
             inside &= i < self.extents[dim]
-        return np.where(inside, source, self.access.start).ravel(), inside.ravel()
+        return np.where(inside, source, -1).ravel()
 
-    @cached_property
-    def _source(self):
-        return self._places[0]
-
-    @cached_property
-    def _padding(self):
-        return np.flatnonzero(~self._places[1])
+    def pack(self, array):
+        """The packed copy, flat, of a contiguous array that the operand's addresses belong to."""
+        return np.append(array.reshape(-1), array.dtype.type(0))[self.source]

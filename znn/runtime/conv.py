@@ -96,7 +96,7 @@ def backward_weights(x, w_shape, g, left, extent, dilation=(1, 1, 1)):
 
 
 def _run(kernels, out, a, w, bias=None):
-    packed = [k.packing.pack(w) for k in kernels]
+    packed = [k.pack(w) for k in kernels]
     driver.run([k.piece(out, a, p, bias) for k, p in zip(kernels, packed)])
 
 

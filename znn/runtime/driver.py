@@ -62,3 +62,10 @@ def run(pieces):
     table = np.array(pieces, np.int64)
     total, threads = int(table[:, 5].sum()), numba.get_num_threads()
     _run(table, np.zeros(1, np.int64), total, max(1, total // (CHUNKS * threads)), threads)
+
+
+@njit(parallel=True, nogil=True, cache=True)
+def gather(array, source, out):
+    """``out[i] = array[source[i]]``, zero where the source is -1; flat arrays of one length."""
+    for i in prange(len(out)):
+        out[i] = array[source[i]] if source[i] >= 0 else array.dtype.type(0)

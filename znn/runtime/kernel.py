@@ -8,7 +8,7 @@ import numpy as np
 from znn.codegen import jit, target
 from znn.codegen.nest import Nest
 from znn.codegen.plan import PLAIN
-from znn.runtime import cache
+from znn.runtime import arena, cache, driver
 
 
 class Kernel:
@@ -36,6 +36,12 @@ class Kernel:
                 cache.store(entry, code)
             del nest
         self._address = jit.link(code, where)
+
+    def pack(self, b):
+        """Operand b, contiguous, in the layout that the kernel reads."""
+        packed = arena.empty(self.packing.source.shape, b.dtype)
+        driver.gather(b.reshape(-1), self.packing.source, packed)
+        return packed
 
     def piece(self, out, a, b, bias=None):
         """What `driver.run` runs: all tasks on numpy arrays, contiguous, that the contraction's addresses belong to.
