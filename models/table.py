@@ -54,30 +54,25 @@ class Drop:
     p: float
 
 
-def layers(table, in_channels, joins=None):
+def layers(table, in_channels):
     """The dense layers of a table, in order.
 
     Parameters
     ----------
     table : sequence of Conv, Pool, Drop
     in_channels : int
-    joins : str, optional
-        Name of the convolution whose activation waits for a sum.
 
     Returns
     -------
     dict of str to torch.nn.Module
-        A row's layer under the row's name, its activation inside; that of `joins` follows it as ``<name>_act``.
+        A row's layer under the row's name, its activation inside.
     """
     built, channels, dilation = {}, in_channels, (1, 1, 1)
     for row in table:
         if isinstance(row, Conv):
             f = choose("activation", row.activation, ACTIVATIONS)() if row.activation else None
-            waits = row.name == joins
-            conv = built[row.name] = Conv3d(channels, row.maps, row.kernel, dilation, row.bias, None if waits else f)
+            conv = built[row.name] = Conv3d(channels, row.maps, row.kernel, dilation, row.bias, f)
             _initialise(conv, row.init)
-            if waits and f is not None:
-                built[f"{row.name}_act"] = f
             channels = row.maps
         elif isinstance(row, Pool):
             built[row.name] = MaxFilter3d(row.window, dilation)
@@ -124,7 +119,7 @@ class DenseNet(nn.Module):
 
     def __init__(self, table, in_channels=1, side=(), joins=None, init=None):
         super().__init__()
-        main, beside = layers(table, in_channels, joins if side else None), layers(side, 1)
+        main, beside = layers(table, in_channels), layers(side, 1)
         for name, layer in (main | beside).items():
             self.add_module(name, layer)
             if init is not None and isinstance(layer, Conv3d):
@@ -137,9 +132,10 @@ class DenseNet(nn.Module):
         """Logits (N, maps, Z', Y', X') of an input (N, in_channels, Z, Y, X)."""
         if not self._side:
             return self._walk(self._main, x)
-        at = self._main.index(self._joins) + 1
-        joined = self._walk(self._main[:at], x[:, :-1]) + self._walk(self._side, x[:, -1:])
-        return self._walk(self._main[at:], joined)
+        at = self._main.index(self._joins)
+        main, beside = self._walk(self._main[:at], x[:, :-1]), self._walk(self._side[:-1], x[:, -1:])
+        layer, joining = self.get_submodule(self._joins), self.get_submodule(self._side[-1])
+        return self._walk(self._main[at + 1:], layer(main, (joining, beside)))
 
     def _walk(self, names, x):
         for name in names:

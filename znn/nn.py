@@ -53,24 +53,42 @@ def _ours(x):
 
 
 class _Convolution(torch.autograd.Function):
-    """Convolution, bias and activation in one pass forward; the activation's gradient is part of the backward pass."""
+    """The sum of convolutions, bias and activation in one pass forward; the activation's gradient is part of backward.
+
+    Arguments after the activation are x, weight, dilation of each convolution in turn.
+    """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, dilation, activation):
-        x, weight = x.contiguous(), weight.contiguous()
-        y = torch.from_numpy(conv_kernels.forward(
-            x.numpy(), weight.numpy(), None if bias is None else bias.numpy(), dilation, activation))
-        ctx.save_for_backward(x, weight, *([] if activation is None else [y]))
-        ctx.dilation, ctx.activation = dilation, activation
+    def forward(ctx, bias, activation, *terms):
+        inputs, dilations = [], terms[2::3]
+        for x, weight in zip(terms[::3], terms[1::3]):
+            inputs += [x.contiguous(), weight.contiguous()]
+        y = None
+        for i, (x, weight, dilation) in enumerate(zip(inputs[::2], inputs[1::2], dilations)):
+            b = bias.numpy() if bias is not None and i == 0 else None
+            act = activation if i == len(dilations) - 1 else None
+            y = conv_kernels.forward(x.numpy(), weight.numpy(), b, dilation, act, y)
+        y = torch.from_numpy(y)
+        ctx.save_for_backward(*inputs, *([] if activation is None else [y]))
+        ctx.dilations, ctx.activation = dilations, activation
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        x, weight, *y = (t.numpy() for t in ctx.saved_tensors)
-        out = conv_kernels.backward(x, weight, y[0] if y else None, grad.contiguous().numpy(), ctx.dilation,
-                                    ctx.activation, ctx.needs_input_grad[:3])
-        return *(None if g is None else torch.from_numpy(g) for g in out), None, None
+        saved = [t.numpy() for t in ctx.saved_tensors]
+        y = saved.pop() if ctx.activation is not None else None
+        weights = saved[1::2]
+        reach = max(d[2] * (w.shape[4] - 1) for d, w in zip(ctx.dilations, weights))
+        grad = grad.contiguous().numpy()
+        g, left, db = conv_kernels.prepared(grad, y, ctx.activation, reach)
+        found = [torch.from_numpy(db) if ctx.needs_input_grad[0] else None, None]
+        for i, (x, w, d) in enumerate(zip(saved[::2], weights, ctx.dilations)):
+            g_of = g, left, grad.shape, d
+            data, weight = ctx.needs_input_grad[2 + 3 * i:4 + 3 * i]
+            found += [torch.from_numpy(conv_kernels.backward_data(x.shape, w, *g_of)) if data else None,
+                      torch.from_numpy(conv_kernels.backward_weights(x, w.shape, *g_of)) if weight else None, None]
+        return tuple(found)
 
 
 class _Maximum(torch.autograd.Function):
@@ -113,7 +131,7 @@ def _check_parameters(x, weight, bias):
                          f"found {tuple(bias.shape)}")
 
 
-def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None):
+def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None, plus=()):
     """Valid convolution, bias and activation as one operation; the functional form of `Conv3d`.
 
     Parameters
@@ -123,19 +141,43 @@ def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None):
     bias : Tensor, (out,), optional
     dilation : (int, int, int)
     activation : None, "relu", or (a, b) for a tanh(b s)
+    plus : sequence of (x, weight, dilation)
+        Further convolutions to the same shape, added before the activation.
 
     Returns
     -------
     Tensor, (N, out, Z - dilation_z (kz - 1), Y - ..., X - ...)
+
+    Raises
+    ------
+    ValueError
+        When channels, types or devices do not fit, an input is smaller than the kernel reaches, or the convolutions
+        that are added have different shapes.
     """
-    _check("convolution", x, weight.shape[1], weight.shape[2:], dilation)
-    _check_parameters(x, weight, bias)
+    terms = [(x, weight, tuple(dilation)), *((x2, w2, tuple(d2)) for x2, w2, d2 in plus)]
+    for number, (x1, w1, d1) in enumerate(terms):
+        _check("convolution", x1, w1.shape[1], w1.shape[2:], d1)
+        _check_parameters(x1, w1, None if number else bias)
+    _check_sum(terms)
     if _ours(x):
-        return _Convolution.apply(x, weight, bias, tuple(dilation), activation)
+        return _Convolution.apply(bias, activation, *(a for term in terms for a in term))
     y = F.conv3d(x, weight, bias, dilation=tuple(dilation))
+    for x2, w2, d2 in terms[1:]:
+        y = y + F.conv3d(x2, w2, dilation=d2)
     if activation is None:
         return y
     return F.relu(y) if activation == "relu" else activation[0] * torch.tanh(activation[1] * y)
+
+
+def _check_sum(terms):
+    """Raise ValueError when convolutions that are added up have different shapes or kinds."""
+    shapes = [(x.shape[0], w.shape[0], *(n - d * (k - 1) for n, d, k in zip(x.shape[2:], dilation, w.shape[2:])))
+              for x, w, dilation in terms]
+    kinds = [(x.dtype, x.device) for x, _, _ in terms]
+    for shape, kind in zip(shapes[1:], kinds[1:]):
+        if (shape, kind) != (shapes[0], kinds[0]):
+            raise ValueError(f"convolutions that are added must agree: expected {shapes[0]} {kinds[0]}, "
+                             f"found {shape} {kind}")
 
 
 def max_filter3d(x, window, dilation=(1, 1, 1)):
@@ -194,8 +236,16 @@ class Conv3d(nn.Module):
         self.activation = activation
         initialise(self, "msra")
 
-    def forward(self, x):
-        return conv3d(x, self.weight, self.bias, self.dilation, self.activation and self.activation.kind)
+    def forward(self, x, *others):
+        """The layer's output; `others` are (layer, input) whose convolutions are added before this one's activation."""
+        bias = self.bias
+        for layer, _ in others:
+            if layer.activation is not None:
+                raise ValueError("a convolution that is added to another has no activation of its own")
+            if layer.bias is not None:
+                bias = layer.bias if bias is None else bias + layer.bias
+        return conv3d(x, self.weight, bias, self.dilation, self.activation and self.activation.kind,
+                      [(x2, layer.weight, layer.dilation) for layer, x2 in others])
 
     def extra_repr(self):
         return f"{self.in_channels}, {self.out_channels}, kernel={self.kernel}, dilation={self.dilation}"

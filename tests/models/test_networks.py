@@ -39,7 +39,7 @@ def test_output_extent_shrinks_by_the_field_of_view():
 def activations(net):
     """Convolution name -> type of its activation, its own or that of the sum it is part of; none for linear ones."""
     layers = dict(net.named_children())
-    found = {name: layer.activation or layers.get(f"{name}_act")
+    found = {name: layer.activation
              for name, layer in layers.items() if isinstance(layer, Conv3d)}
     return {name: type(f) for name, f in found.items() if f is not None}
 
