@@ -68,6 +68,10 @@ class Emitter:
                                 [self.vector, self.vector.as_pointer(), I32, self._masks])
             self.b.call(f, [value, where, I32(self.size), mask])
 
+    def forget_loads(self):
+        """From here on LLVM loads again what it has loaded before."""
+        self.b.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
+
     def gather(self, pointer, offsets):
         """A vector whose lane i is the element at offset ``offsets[i]``, zero where that is None.
 

@@ -178,39 +178,41 @@ class Nest:
 
     # --- the register tile --------------------------------------------------------------------------------------
     def _unrolled(self, sizes, only_outputs=False):
-        """Yield (element offset in each tensor, lanes in use of each lane loop) for every vector of the tile."""
+        """Yield (element offset in each tensor, lanes in use of each lane loop, step of the sum) for every vector."""
         e, advance, loops = self.e, self.plan.advance, self.loops
 
-        def walk(k, sizes, offsets):
+        def walk(k, sizes, offsets, step):
             lane_loops = self.plan.lane_loops
             if k == len(loops) - len(lane_loops):
                 if len(lane_loops) != 1:
-                    yield offsets, tuple(sizes[loops[i].dim] for i in lane_loops)
+                    yield offsets, tuple(sizes[loops[i].dim] for i in lane_loops), step
                     return
                 size = sizes[loops[k].dim]
                 many = 1 if only_outputs and loops[k].dim in self.reductions else size
                 for x in range(0, many, e.lanes):
-                    yield [o + x * a[k] for o, a in zip(offsets, advance)], (min(e.lanes, size - x),)
+                    yield [o + x * a[k] for o, a in zip(offsets, advance)], (min(e.lanes, size - x),), step
                 return
             loop = loops[k]
-            if only_outputs and loop.dim in self.reductions:
-                yield from walk(k + 1, sizes, offsets)
+            summed = loop.dim in self.reductions
+            if only_outputs and summed:
+                yield from walk(k + 1, sizes, offsets, step)
                 return
             for i, x in enumerate(range(0, sizes[loop.dim], loop.step)):
                 inner = sizes | {loop.dim: min(loop.step, sizes[loop.dim] - x)}
-                yield from walk(k + 1, inner, [o + i * a[k] for o, a in zip(offsets, advance)])
+                yield from walk(k + 1, inner, [o + i * a[k] for o, a in zip(offsets, advance)],
+                                (*step, i) if summed else step)
 
-        yield from walk(self.plan.tile, sizes, [0] * len(advance))
+        yield from walk(self.plan.tile, sizes, [0] * len(advance), ())
 
     def _accumulators(self, sizes):
         """Offset in `out` of each accumulator -> (its number, its offset in bias, lanes in use)."""
         places = {}
-        for offsets, used in self._unrolled(sizes, only_outputs=True):
+        for offsets, used, _ in self._unrolled(sizes, only_outputs=True):
             places[offsets[OUT]] = len(places), offsets[BIAS], used
         return places
 
     def _tile(self, place, acc, places):
-        acc, loaded = list(acc), {}
+        acc, loaded, seen, last = list(acc), {}, set(), ()
 
         def operand(t, offset, used):
             key = t, offset, used
@@ -219,7 +221,13 @@ class Nest:
                 loaded[key] = self._load(t, place.at[t], offset, self._whole if full and len(used) > 1 else used)
             return loaded[key]
 
-        for offsets, used in self._unrolled(place.sizes):
+        for offsets, used, step in self._unrolled(place.sizes):
+            if step != last:  # what is loaded is not kept for a later step: it would take the register of a sum
+                seen.update(loaded)
+                loaded, last = {}, step
+            if (A, offsets[A], used) in seen:
+                self.e.forget_loads()
+                seen.clear()
             n = places[offsets[OUT]][0]
             acc[n] = self.e.fma(operand(A, offsets[A], used), operand(B, offsets[B], used), acc[n])
         return acc

@@ -66,17 +66,27 @@ def prepared(grad, y, activation, reach):
 
     Returns
     -------
-    g : ndarray, (n, out, z, y, pitch)
-        Rows begin on cache lines, and so does their first voxel, number `left`.
+    g : ndarray, (n, out, z, rows, pitch)
+        Rows begin on cache lines, and so does their first voxel, number `left`; rows beyond those of `grad` are
+        arbitrary.
     left : int
     db : ndarray, (out,)
         Its sums by channel, the gradient for the bias.
     """
-    line = arena.LINE // grad.itemsize
-    left = -(-reach // line) * line
-    pitch = -(-(left + grad.shape[4] + reach) // line) * line
-    g = arena.empty((*grad.shape[:4], pitch), grad.dtype)
+    shape, left = padded_shape(grad.shape, reach, arena.LINE // grad.itemsize)
+    g = arena.empty(shape, grad.dtype)
     return g, left, pointwise.gradient(g, grad, y if activation else grad, activation, left)
+
+
+def padded_shape(extent, reach, line):
+    """Shape of a gradient with zeros beside its rows, and where rows begin.
+
+    The lines of a row and the rows of a plane are odd in number: channels are then far from a multiple of the caches'
+    period apart, and do not drive each other out.
+    """
+    left = -(-reach // line) * line
+    lines = -(-(left + extent[4] + reach) // line)
+    return (*extent[:3], extent[3] | 1, (lines | 1) * line), left
 
 
 def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
@@ -131,8 +141,7 @@ def _data_columns(width, channels, taps, reach, lanes):
 
 def _spatial(contraction, rule, dtype, epilogue, where):
     size = where.lanes(dtype), where.registers
-    schedule = (default.narrow(contraction, *size) if rule == "narrow"
-                else default.spatial(contraction, *size, dtype.itemsize))
+    schedule = default.narrow(contraction, *size) if rule == "narrow" else default.spatial(contraction, *size)
     return kernel(contraction, schedule, dtype, epilogue, packed="before")
 
 

@@ -14,22 +14,19 @@ import math
 
 from znn.loops.schedule import Loop, Schedule
 
-L1_BYTES = 48 << 10     # a first-level cache
 TASKS = 64              # pieces of work: enough for a large machine
 COPY_BYTES = 4 << 20    # of private weight gradients that are added up at the end
 BLOCK_BYTES = 96 << 10  # of a gradient that is packed at once, to stay in the second cache
 WORTH = 0.02            # part of the time that a kernel more must save
 
 
-def spatial(contraction, lanes, registers, itemsize):
+def spatial(contraction, lanes, registers):
     """Schedule for `conv_forward` and `conv_backward_data`, voxels in the lanes."""
     extents = contraction.extents
     out, inner = _channels(contraction)
-    rows = extents[inner] * extents["kz"] * extents["ky"]
-    halo = abs(contraction.a.stride("kx")) * (extents["kx"] - 1)
-    channels, vectors = tile(extents[out], extents["x"], rows, halo, lanes, registers, itemsize)
+    channels, vectors = tile(extents[out], -(-extents["x"] // lanes), registers)
     taps = [Loop("kz"), Loop("ky")]
-    summed = [Loop(inner), *taps] if out == "co" else [*taps, Loop(inner)]
+    summed = [Loop(inner), *taps] if extents["kz"] == 1 else [*taps, Loop(inner)]  # one plane at a time
     loops = [Loop("n", 1, "parallel"), Loop("z", 1, "parallel"), Loop("y", 1, "parallel"),
              Loop("x", vectors * lanes), Loop(out, channels), *summed,
              Loop("kx", 1, "unroll"), Loop(out, 1, "unroll"), Loop("x", 1, "vector")]
@@ -83,25 +80,22 @@ def weights(contraction, lanes, registers, itemsize):
     return _tidy(loops, extents)
 
 
-def tile(channels, width, rows, halo, lanes, registers, itemsize):
-    """(channels, vectors) of the register tile with the least estimated time for a row of `width` voxels.
+def tile(channels, vectors, registers):
+    """(channels, vectors) of the register tile for a row of so many vectors, with the least estimated time.
 
-    A multiplication costs one slot for each accumulator; each step also broadcasts the weights and loads the vectors.
-    The `rows` input rows of a tile, `halo` voxels longer than the tile, should stay in the first-level cache while
-    the blocks of channels go over them.
+    A row is cut into equal tiles as wide as they come: a wide one loads its vectors for few channels at a time, which
+    leaves the first-level cache to the rows.  A step takes the cycles of its multiplications or of its loads (unaligned
+    vectors count twice), two of either in each, and no fewer than a multiplication waits for its own result.
     """
-    whole = -(-width // lanes)
+    widest = 6 if registers >= 32 else 3
+    held = -(-vectors // -(-vectors // widest))
 
-    def cost(shape):
-        nc, nx = shape
-        parts = [(c, v, many * times) for c, many in ((nc, channels // nc), (channels % nc, 1))
-                 for v, times in ((nx, whole // nx), (whole % nx, 1)) if c and v and many and times]
-        excess = rows * (nx * lanes + halo) * itemsize / L1_BYTES - 1.5
-        slots = sum(count * (max(c * v, (c + 2 * v) / 2) + 0.3 * c + 0.2 * v) for c, v, count in parts)
-        return slots * (1 + 0.2 * max(0.0, excess)), -nx
+    def cost(many):
+        blocks, rest = divmod(channels, many)
+        cycles = lambda c: max(c * held, c + 2 * held, 8) / 2 + 0.5  # noqa: E731
+        return blocks * cycles(many) + (cycles(rest) + 1 if rest else 0)
 
-    return min(((nc, nx) for nx in range(1, min(6, whole) + 1) for nc in range(1, channels + 1)
-                if nc * nx + nx + 1 <= registers), key=cost)
+    return min((n for n in range(1, channels + 1) if (n + 1) * held + 1 <= registers), key=cost, default=1), held
 
 
 def _channels(contraction):
