@@ -177,23 +177,20 @@ class Emitter:
         """The number in every lane."""
         return ir.Constant(self.vector, [float(value)] * self.lanes)
 
-    def fold(self, v, groups):
-        """Add up lanes with the same group number; each sum stands in the first lane of its group.
+    def fold(self, v, count, step):
+        """In every lane the sum of `count` lanes, `step` apart, from this one on, past the last lane from the first.
 
-        Groups are of one size and repeat with one period, as the lanes of nested loops do.
+        Only the first lane is right when all lanes are summed.
         """
-        size = groups.count(groups[0])
-        if size == self.lanes:
+        if count == self.lanes:
             f = self._intrinsic(f"llvm.vector.reduce.fadd.{self._suffix}", self.scalar, [self.scalar, self.vector])
             total = self.b.call(f, [ir.Constant(self.scalar, -0.0), v], fastmath=("reassoc",))
             return self.b.insert_element(self.zero(), total, I32(0))
-        if size == 1:
-            return v
-        step, total, held = groups.index(groups[0], 1), v, 1
-        while 2 * held <= size:  # lane i holds the sum of `held` lanes from i on
+        total, held = v, 1
+        while 2 * held <= count:
             total = self.b.fadd(total, self._rotated(total, held * step))
             held *= 2
-        for k in range(held, size):
+        for k in range(held, count):
             total = self.b.fadd(total, self._rotated(v, k * step))
         return total
 

@@ -239,18 +239,18 @@ class Nest:
     def _finish(self, acc, places, place):
         """Add up lanes, add what is there already, epilogue, store."""
         e, b, epilogue = self.e, self.e.b, self.plan.epilogue
-        targets = [(o, bias, *self._lanes_out(used)) for o, (_, bias, used) in places.items()]
-        values = [e.fold(v, groups) for v, (_, _, _, groups) in zip(acc, targets)]
+        targets = [(o, bias, self._lanes_out(used)) for o, (_, bias, used) in places.items()]
+        values = [self._folded(v) for v in acc]
         pointer = lambda t, o: self._pointer(t, place.at[t], o)  # noqa: E731
 
         def existing(*values):
-            return [b.fadd(v, e.gather(pointer(OUT, o), lanes)) for v, (o, _, lanes, _) in zip(values, targets)]
+            return [b.fadd(v, e.gather(pointer(OUT, o), lanes)) for v, (o, _, lanes) in zip(values, targets)]
 
         def finished(*values):
             if epilogue.bias:
                 along = self.plan.advance[BIAS]
                 values = [b.fadd(v, e.gather(pointer(BIAS, o), self._kept(along, lanes)))
-                          for v, (_, o, lanes, _) in zip(values, targets)]
+                          for v, (_, o, lanes) in zip(values, targets)]
             return [e.activation(v, epilogue.activation) for v in values]
 
         if epilogue.accumulate:
@@ -259,19 +259,23 @@ class Nest:
             values = e.when(b.not_(_all(b, place.begins)), values, existing)
         if epilogue.bias or epilogue.activation:
             values = e.when(_all(b, place.ends), values, finished) if place.ends else finished(*values)
-        for v, (o, _, lanes, _) in zip(values, targets):
+        for v, (o, _, lanes) in zip(values, targets):
             e.scatter(v, pointer(OUT, o), lanes)
 
+    def _folded(self, v):
+        """The accumulator with the lanes of one sum added up, in the first of them."""
+        step = 1
+        for k in reversed(self.plan.lane_loops):
+            count = self.e.lanes if len(self.plan.lane_loops) == 1 else self.plan.counts[k]
+            if self.loops[k].dim in self.reductions:
+                v = self.e.fold(v, count, step)
+            step *= count
+        return v
+
     def _lanes_out(self, used):
-        """Offsets in `out` of the lanes that hold a result, and the sum that each lane belongs to."""
-        offsets = self.plan.lane_offsets(self.plan.advance[OUT], used)
-        groups = self.plan.lane_offsets(self.plan.advance[OUT], self._whole if len(used) > 1 else [self.e.lanes])
-        groups = groups if used else [0]
-        summed = any(self.loops[k].dim in self.reductions for k in self.plan.lane_loops)
-        if not summed:
-            return offsets, list(range(len(offsets)))
-        first = [groups.index(g) == i for i, g in enumerate(groups)]
-        return [o if f else None for o, f in zip(offsets, first)], groups
+        """Offsets in `out` of the lanes that hold a result, None for the others."""
+        first = [1 if self.loops[k].dim in self.reductions else u for k, u in zip(self.plan.lane_loops, used)]
+        return self.plan.lane_offsets(self.plan.advance[OUT], first)
 
     def _kept(self, advance, lanes):
         """Lane offsets of another tensor where `lanes` has one."""
