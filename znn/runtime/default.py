@@ -14,10 +14,10 @@ import math
 
 from znn.loops.schedule import Loop, Schedule
 
-TASKS = 64              # pieces of work: enough for a large machine
-COPY_BYTES = 4 << 20    # of private weight gradients that are added up at the end
-BLOCK_BYTES = 96 << 10  # of a gradient that is packed at once, to stay in the second cache
-WORTH = 0.02            # part of the time that a kernel more must save
+TASKS = 64               # pieces of work: enough for a large machine
+COPY_BYTES = 4 << 20     # of private weight gradients that are added up at the end
+BLOCK_BYTES = 256 << 10  # of a gradient that is packed at once, to stay in the second cache
+WORTH = 0.02             # part of the time that a kernel more must save
 
 
 def spatial(contraction, lanes, registers):
@@ -123,7 +123,7 @@ def _weight_tile(extents, each, registers):
 
     shapes = itertools.product(range(1, whole + 1), range(1, extents["ci"] + 1), {1, extents["ky"]})
     fits = [s for s in shapes if s[0] * (s[1] * s[2] * extents["kx"] + 1) + 1 <= registers]
-    return min(fits, key=cost, default=(1, 1, 1))
+    return min(fits, key=lambda s: (cost(s), s[2]), default=(1, 1, 1))
 
 
 def _tidy(loops, extents):
