@@ -2,8 +2,8 @@
 
 A fresh block of the operating system costs a page fault every few kilobytes at its first use, as much time as a
 pass over it; a training step asks for the same blocks again and again.  `empty` serves from blocks that came back, the
-most recent first, since the caches still hold it.  Idle blocks are kept up to what is in use (at least `KEEP_BYTES`);
-`trim` gives all of them back to the system.
+most recent first, since the caches still hold it.  All blocks together are kept to half more than was ever in use at
+one time since the last `trim`, which gives the idle ones back to the system.
 """
 import math
 import threading
@@ -12,7 +12,8 @@ from collections import deque
 import numpy as np
 
 LINE = 64               # alignment of every array, bytes: a cache line, a vector register
-KEEP_BYTES = 64 << 20  # idle memory that is always kept
+SLACK = 2               # a block may be so many times larger than what is asked for
+SPARE = 2               # memory held, at most, as a multiple of the most that was in use
 _SMALL = 1 << 16        # below this the C library does well enough
 
 
@@ -34,7 +35,7 @@ class Arena:
     def __init__(self):
         self.returned = deque()  # finalisers append here, at any moment and in any thread
         self._idle, self._lock = {}, threading.Lock()
-        self._idle_bytes = self._total_bytes = 0
+        self._idle_bytes = self._total_bytes = self._most_used = 0
 
     def empty(self, shape, dtype):
         """An uninitialised, C-contiguous array that starts on a cache line.
@@ -56,13 +57,12 @@ class Arena:
         room = size_class(size)
         with self._lock:
             self._collect()
-            stack = self._idle.get(room)
-            memory = stack.pop() if stack else None
-            if memory is not None:
-                self._idle_bytes -= room
-            else:
+            memory = self._fitting(room)
+            if memory is None:
                 self._total_bytes += room
-                self._limit()
+            self._most_used = max(self._most_used, self._total_bytes - self._idle_bytes)
+            if memory is None:
+                self._drop(self._total_bytes - SPARE * self._most_used)
         if memory is None:
             memory = np.empty(room + LINE, np.uint8)
         return np.asarray(_Block(self, memory))[:size].view(dtype).reshape(shape)
@@ -77,7 +77,19 @@ class Arena:
         """Give all idle blocks back to the system."""
         with self._lock:
             self._collect()
-            self._drop(0)
+            self._drop(self._idle_bytes)
+            self._most_used = self._total_bytes
+
+    def _fitting(self, room):
+        """The smallest idle block of at least `room` bytes that is not more than `SLACK` times as large, or None."""
+        best = min((r for r in self._idle if room <= r <= SLACK * room), default=None)
+        if best is None:
+            return None
+        memory = self._idle[best].pop()
+        if not self._idle[best]:
+            del self._idle[best]
+        self._idle_bytes -= best
+        return memory
 
     def _collect(self):
         while self.returned:
@@ -87,17 +99,13 @@ class Arena:
             stack.append(memory)
             self._idle_bytes += room
 
-    def _limit(self):
-        in_use = self._total_bytes - self._idle_bytes
-        if self._idle_bytes > max(KEEP_BYTES, in_use):
-            self._drop(max(KEEP_BYTES, in_use))
-
-    def _drop(self, most):
-        """Drop idle blocks, of the sizes least recently returned first, until at most `most` bytes are idle."""
+    def _drop(self, excess):
+        """Give up idle blocks, of the sizes least recently returned first, for at least `excess` bytes."""
         for room in list(self._idle):
             stack = self._idle[room]
-            while stack and self._idle_bytes > most:
+            while stack and excess > 0:
                 stack.pop(0)
+                excess -= room
                 self._idle_bytes -= room
                 self._total_bytes -= room
             if not stack:
