@@ -115,8 +115,8 @@ class Schedule:
                                       "not split and not marked")
             late = [loop for loop in self.loops[at[0]:] if loop.dim != summed and guard.place.stride(loop.dim)]
             if late:
-                raise IllegalSchedule(f"loop {at[0]} ({self.loops[at[0]]}): {summed} is guarded by {late[0].dim}, whose "
-                                      f"loop {late[0]} must stand outside it")
+                raise IllegalSchedule(f"loop {at[0]} ({self.loops[at[0]]}): {summed} is guarded by {late[0].dim}, "
+                                      f"whose loop {late[0]} must stand outside it")
 
     # --- moves: each returns a legal schedule or raises IllegalSchedule ---------------------------------------
     def swap(self, contraction, i):

@@ -4,8 +4,6 @@ Arrays are (n, channels, z, y, x), contiguous, float32 or float64; weights (out,
 """
 import functools
 
-import numpy as np
-
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
