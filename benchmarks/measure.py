@@ -17,7 +17,8 @@ NETWORKS = {"N4": ("N4", {}), "VD2D": ("VD2D", {}), "VD2D3D": ("VD2D3D", {"recur
 
 
 def in_turn(contestants, rounds):
-    """Seconds that each contestant takes in each round: all of them run once a round, after one round to warm up.
+    """Seconds that each contestant takes in each round: all take turns, in each turn one call to warm the caches and
+    one that is measured.
 
     Parameters
     ----------
@@ -29,12 +30,12 @@ def in_turn(contestants, rounds):
     dict of str to list of float
     """
     seconds = {name: [] for name in contestants}
-    for round_ in range(rounds + 1):
+    for _ in range(rounds):
         for name, call in contestants.items():
+            call()
             start = time.perf_counter()
             call()
-            if round_:
-                seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.perf_counter() - start)
     return seconds
 
 
