@@ -1,5 +1,4 @@
 """Generated kernels against the interpreter."""
-import ctypes
 import re
 
 import numpy as np
@@ -7,36 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.znn.codegen.kernels import F64, generated, operands
 from tests.znn.loops.nests import contractions, schedules
 from znn.codegen import jit, target
 from znn.codegen.nest import Nest
-from znn.codegen.plan import PLAIN, Epilogue
+from znn.codegen.plan import Epilogue
 from znn.loops import IllegalSchedule, Schedule, conv_forward, interpret, matmul
 from znn.loops.layout import Packing
-
-F64 = np.dtype(np.float64)
-
-
-def size(access, c):
-    return 1 + access.start + sum(max(0, s) * (c.extents[d] - 1) for d, s in access.strides)
-
-
-def generated(c, s, a, b, out, where, packed=None, epilogue=PLAIN, bias=None):
-    nest = Nest(c, s, where, F64, epilogue, packed)
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)(
-        jit.link(jit.object_code(nest.module, where), where))
-    if packed == "before":
-        b = nest.plan.packing.pack(b)
-    full = np.zeros((nest.plan.copies, out.size)) if nest.plan.copies > 1 else out.copy()[None]
-    pointers = [x.ctypes.data for x in (full, a, b, np.zeros(1) if bias is None else bias)]
-    for first in range(nest.plan.tasks):
-        call(*pointers, first, first + 1)
-    return full.sum(0)
-
-
-def operands(c, seed):
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(size(x, c)) for x in (c.a, c.b, c.out)]
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
