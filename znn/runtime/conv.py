@@ -139,7 +139,8 @@ def _data_columns(width, channels, taps, reach, lanes):
 
 
 def _spatial(contraction, rule, dtype, epilogue, where):
-    schedule = schedule_for(contraction, getattr(default, rule), where, dtype, "before")
+    rule = default.narrow if rule == "narrow" else default.spatial
+    schedule = schedule_for(contraction, rule, where, dtype, "before")
     return kernel(contraction, schedule, dtype, epilogue, packed="before")
 
 

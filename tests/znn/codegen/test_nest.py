@@ -50,3 +50,22 @@ def test_a_tile_too_large_for_the_registers_is_looped_over():
     a, b, out = operands(c, 3)
     found = generated(c, s, a, b, np.zeros_like(out), target.current())
     assert np.allclose(found, interpret(c, s, np.zeros_like(out), a, b), atol=1e-12)
+
+
+@pytest.mark.parametrize("c, text", [
+    (matmul(2, 1000, 3), "m:1, k:1, n:1 vector"),
+    (matmul(2, 3, 1000), "m:1, n:1, k:1 vector"),
+    (matmul(2, 9, 3), "m:1, k:4, k:1, n:1 vector"),
+], ids=["columns", "sum", "block larger than the sum"])
+@pytest.mark.parametrize("packed", [None, "before", "inside"], ids=str)
+def test_loops_longer_than_the_registers_and_shorter_than_their_block(c, text, packed):
+    s, (a, b, out) = Schedule.parse(text), operands(c, 3)
+    for name in target.available():
+        found = generated(c, s, a, b, np.zeros_like(out), target.TARGETS[name], packed)
+        assert np.allclose(found, interpret(c, s, np.zeros_like(out), a, b), atol=1e-11), name
+
+
+def test_a_kernel_packs_no_more_than_its_stack_holds():
+    s = Schedule.parse("m:1, k:1, n:1 vector")
+    with pytest.raises(IllegalSchedule, match="would pack 896000 bytes of B at once, at most 524288 are"):
+        Nest(matmul(2, 100, 1000), s, target.TARGETS["generic"], F64, packed="inside")

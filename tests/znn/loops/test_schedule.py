@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 
 from tests.znn.loops.nests import contractions, convolutions, default_schedule, moves, neighbour, schedules
 from znn.loops import (
+    Access,
+    Contraction,
+    Dim,
+    Guard,
     IllegalSchedule,
     Loop,
     Schedule,
@@ -103,14 +107,23 @@ GUARDED = conv_backward_data(1, 2, 3, (2, 3, 1), (5, 9, 4), (1, 2, 1))
     (GUARDED, "ci:1, z:1, y:2, ky:1, y:1, co:1, kz:1, x:1",
      "loop 3 (ky:1): ky is guarded by y, whose loop y:1 must stand outside it"),
     (GUARDED, "ci:1, z:1, y:1, co:1, ky:2, ky:1, kz:1, x:1",
-     "loop 5 (ky:1): ky is guarded, it has one loop, not split and not marked"),
+     "dimension ky is guarded: it needs one loop, not split and not marked; found ky:2 (loop 4), ky:1 (loop 5)"),
     (GUARDED, "ci:1, z:1, y:1, co:1, kz:1, ky:1 unroll, x:1 unroll",
-     "loop 5 (ky:1 unroll): ky is guarded, it has one loop, not split and not marked"),
+     "dimension ky is guarded: it needs one loop, not split and not marked; found ky:1 unroll (loop 5)"),
 ], ids=["lanes", "dimension", "outside", "block outside", "split", "marked"])
 def test_lanes_and_guards_have_limits(contraction, text, reason):
     with pytest.raises(IllegalSchedule) as error:
         Schedule.parse(text).check(contraction)
     assert reason in str(error.value)
+
+
+def test_a_guard_over_a_single_step_needs_its_loop_too():
+    out, a = Access("o", (("i", 1),)), Access("a", (("i", 1),))
+    c = Contraction("c", (Dim("i", 3), Dim("k", 1, True)), out, a, a, guards=(
+        Guard(Access("a", (("i", 1), ("k", -1))), 2),))
+    assert Schedule.parse("i:1, k:1").check(c)
+    with pytest.raises(IllegalSchedule, match=r"dimension k is guarded: it needs one loop.*found none"):
+        Schedule.parse("i:1").check(c)
 
 
 def test_as_many_lanes_as_are_possible():
