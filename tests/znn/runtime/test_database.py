@@ -211,18 +211,17 @@ def test_a_file_that_is_only_readable_is_read(own_file):
         own_file.parent.chmod(0o700)
 
 
-def store_many(first, started=None):
+def store_many(first):
     for i in range(first, 40, 2):
         put(contraction=matmul(6, 8, i + 1))
         put(seconds=1 / (1 + i))
-        if started:
-            started.set()
 
 
 def store_forever(started):
     for i in range(10 ** 9):
         put(seconds=1 / (1 + i), contraction=matmul(6, 8, 1 + i % 50))
-        started.set()
+        if i == 0:
+            started.send(True)
 
 
 def test_two_processes_write_at_once():
@@ -240,10 +239,11 @@ def test_two_processes_write_at_once():
 @pytest.mark.parametrize("delay", [0.0, 0.003, 0.011])
 def test_a_writer_that_is_killed_leaves_a_whole_database(own_file, delay):
     context = multiprocessing.get_context("spawn")
-    started = context.Event()
-    worker = context.Process(target=store_forever, args=(started,))
+    started, end = context.Pipe(duplex=False)
+    worker = context.Process(target=store_forever, args=(end,))
     worker.start()
-    assert started.wait(60)
+    end.close()
+    assert started.recv()
     worker.join(delay)
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
