@@ -109,7 +109,7 @@ class Emitter:
         """Store lane i at offset ``offsets[i]``, where that is not None; neighbours are stored at once."""
         for first, run in _runs(offsets):
             where = self.at(pointer, offsets[first])
-            if first == 0 and (run == self.lanes or 2 * run > self.lanes):
+            if first == 0 and 2 * run > self.lanes:
                 self.store(value, where, self._prefix(run))
             elif run == 1:
                 self.b.store(self.b.extract_element(value, I32(first)), where)
