@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from znn.codegen import jit, target
-from znn.codegen.nest import PLAIN
+from znn.codegen.plan import PLAIN
 from znn.loops import Schedule, matmul
-from znn.runtime import cache
+from znn.runtime import cache, driver
 from znn.runtime.kernel import Kernel
 
 SCHEDULE = Schedule.parse("m:1 parallel, k:1, n:1 vector")
@@ -22,7 +22,8 @@ def own_folder(tmp_path, monkeypatch):
 
 def product(n=5):
     a, b, c = np.eye(3), np.arange(3.0 * n).reshape(3, n), np.empty((3, n))
-    Kernel(matmul(3, n, 3), SCHEDULE, target.current(), np.dtype(float), PLAIN, False)(c, a, b)
+    kernel = Kernel(matmul(3, n, 3), SCHEDULE, target.current(), np.dtype(float), PLAIN, None)
+    driver.run([kernel.piece(c, a, b)])
     assert np.array_equal(c, b)
 
 
