@@ -3,6 +3,7 @@
 ``ZNN_TARGET=avx2`` in the environment, or `use_target`, forces another: for tests, and for comparing.
 """
 import contextlib
+import contextvars
 import functools
 import os
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ TARGETS = {t.name: t for t in (
     Target("generic", 128, 16, (), "", "", ""),
 )}
 
-_forced = None
+_forced = contextvars.ContextVar("forced target", default=None)
 
 
 @functools.cache
@@ -68,7 +69,7 @@ def current():
     ValueError
         If the forced one is unknown, or this processor lacks it.
     """
-    name = _forced or os.environ.get("ZNN_TARGET")
+    name = _forced.get() or os.environ.get("ZNN_TARGET")
     names = available()
     if name and name not in names:
         raise ValueError(f"target {name!r} cannot run here: this processor offers {', '.join(names)}")
@@ -77,10 +78,9 @@ def current():
 
 @contextlib.contextmanager
 def use_target(name):
-    """Within the block, generate kernels for the named target."""
-    global _forced
-    before, _forced = _forced, name
+    """Within the block, generate kernels for the named target; other threads go on with theirs."""
+    before = _forced.set(name)
     try:
         yield current()
     finally:
-        _forced = before
+        _forced.reset(before)

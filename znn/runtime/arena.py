@@ -12,6 +12,8 @@ from collections import deque
 
 import numpy as np
 
+from znn.runtime.threads import survive_fork
+
 LINE = 64               # alignment of every array, bytes: a cache line, a vector register
 SLACK = 2               # a block may be so many times larger than what is asked for
 SPARE = 2               # memory held, at most, as a multiple of the most that was in use
@@ -137,4 +139,5 @@ def _aligned(memory):
 
 
 _arena = Arena()
+survive_fork(_arena._lock)
 empty, trim, idle, at_most = _arena.empty, _arena.trim, _arena.idle, _arena.at_most

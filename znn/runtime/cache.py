@@ -1,8 +1,8 @@
 """Machine code kept between runs, in the user's cache folder.
 
-An entry is a digest followed by the object file. What does not carry its own digest is ignored and written anew, so a
-damaged entry or one cut short costs a compilation and nothing else; entries appear by renaming, so processes may share
-the folder. Machine code is only read from a folder that belongs to the user and that nobody else can write to.
+An entry is a digest of its name and content, then the object file. What does not carry its own digest is ignored
+and written anew, so one that is damaged, cut short or another's costs a compilation and nothing else; entries appear by
+renaming, so processes may share the folder. Machine code is only read from a folder that belongs to the user and that nobody else can write to.
 ``ZNN_KERNEL_CACHE=0`` does without.
 """
 import contextlib
@@ -34,10 +34,10 @@ def key(*parts):
 
 def load(name):
     """The object file of an entry, or None where there is none to be trusted."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # the latter: no home folder
         if os.environ.get("ZNN_KERNEL_CACHE") != "0" and _usable(folder()):
             content = (folder() / name).read_bytes()
-            if hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]:
+            if _digest(name, content[DIGEST:]) == content[:DIGEST]:
                 return content[DIGEST:]
     return None
 
@@ -46,18 +46,22 @@ def store(name, code):
     """Keep an object file; where the folder cannot be used, nothing happens."""
     if os.environ.get("ZNN_KERNEL_CACHE") == "0":
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # the latter: no home folder
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _usable(folder()):
             return
         handle, temporary = tempfile.mkstemp(dir=folder())
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(code).digest() + code)
+                file.write(_digest(name, code) + code)
             os.replace(temporary, folder() / name)
         except BaseException:
             os.unlink(temporary)
             raise
+
+
+def _digest(name, code):
+    return hashlib.sha256(name.encode() + code).digest()
 
 
 def _usable(path):

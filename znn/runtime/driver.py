@@ -2,9 +2,11 @@
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from znn.runtime.threads import parallel
 
 CHUNKS = 8  # that a thread takes of a launch on average: few enough to share rows in its caches, many enough to balance
 
@@ -32,7 +34,7 @@ def take(typing_context, counter, many):
     return types.int64(types.int64[::1], types.int64), codegen
 
 
-@njit("void(int64[:, ::1], int64[::1], int64, int64, int64)", parallel=True, nogil=True, cache=True)
+@parallel("void(int64[:, ::1], int64[::1], int64, int64, int64)")
 def _run(pieces, counter, total, chunk, threads):
     for _ in prange(threads):
         first = take(counter, chunk)
@@ -64,7 +66,7 @@ def run(pieces):
     _run(table, np.zeros(1, np.int64), total, max(1, total // (CHUNKS * threads)), threads)
 
 
-@njit(parallel=True, nogil=True, cache=True)
+@parallel
 def gather(array, source, out):
     """``out[i] = array[source[i]]``, zero where the source is -1; flat arrays of one length."""
     for i in prange(len(out)):

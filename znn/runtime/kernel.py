@@ -2,6 +2,7 @@
 import contextlib
 import functools
 import gc
+import threading
 
 import numpy as np
 
@@ -9,6 +10,9 @@ from znn.codegen import jit, target
 from znn.codegen.nest import Nest
 from znn.codegen.plan import PLAIN
 from znn.runtime import arena, cache, driver
+from znn.runtime.threads import survive_fork
+
+_building = survive_fork(threading.RLock())
 
 
 class Kernel:
@@ -56,16 +60,18 @@ class Kernel:
 def _short_lived():
     """What is made and dropped inside is freed at the end: a kernel's IR is megabytes of objects that form cycles.
 
-    Kept from ageing, they are found by a collection of the youngest generation, which is cheap.
+    Kept from ageing, they are found by a collection of the youngest generation, which is cheap.  The collector is the
+    whole process's, so one thread at a time.
     """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.collect(0)
-        if enabled:
-            gc.enable()
+    with _building:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.collect(0)
+            if enabled:
+                gc.enable()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -74,5 +80,6 @@ def _kernel(contraction, schedule, where, dtype, epilogue, packed):
 
 
 def kernel(contraction, schedule, dtype, epilogue=PLAIN, packed=None):
-    """The kernel for the current target, compiled on first use."""
-    return _kernel(contraction, schedule, target.current(), np.dtype(dtype), epilogue, packed)
+    """The kernel for the current target, compiled on first use: once, whichever threads ask for it."""
+    with _building:
+        return _kernel(contraction, schedule, target.current(), np.dtype(dtype), epilogue, packed)

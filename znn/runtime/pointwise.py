@@ -1,6 +1,8 @@
 """Passes over memory that the convolution needs beside its kernels."""
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from znn.runtime.threads import parallel
 
 NONE, RELU, TANH = 0, 1, 2
 
@@ -28,7 +30,7 @@ def gradient(out, grad, y, activation, left):
     return sums.sum((0, 2)).astype(grad.dtype)
 
 
-@njit(parallel=True, nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@parallel(fastmath={"reassoc", "contract"})
 def _gradient(out, grad, y, kind, a, b, left, sums):
     n, channels, depth, rows, width = grad.shape
     for task in prange(n * channels * depth):

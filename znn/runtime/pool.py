@@ -2,7 +2,9 @@
 import itertools
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from znn.runtime.threads import parallel
 
 from znn.runtime import arena
 
@@ -29,7 +31,7 @@ def _taps(window, dilation):
     return np.array(list(itertools.product(*(range(0, k * d, d) for k, d in zip(window, dilation)))), np.int64)
 
 
-@njit(parallel=True, nogil=True, cache=True)
+@parallel
 def _max_filter(x, y, taps):
     n, channels, depth, rows, width = y.shape
     for task in prange(n * channels * depth):
@@ -44,7 +46,7 @@ def _max_filter(x, y, taps):
                     to[k] = v[k] if v[k] > to[k] or v[k] != v[k] else to[k]
 
 
-@njit(parallel=True, nogil=True, cache=True)
+@parallel
 def _scatter(x, y, grad, dx, taps):
     n, channels, depth, rows, width = y.shape
     for task in prange(n * channels):
