@@ -136,7 +136,7 @@ class Emitter:
     # --- arithmetic -----------------------------------------------------------------------------------------
     def zero(self):
         """A vector of zeros."""
-        return ir.Constant(self.vector, [0.0] * self.lanes)
+        return ir.Constant(self.vector, None)
 
     def fma(self, a, b, c):
         """a * b + c, fused where the processor can."""
@@ -274,7 +274,7 @@ class Emitter:
     def _splat(self, scalar, vector):
         undef = ir.Constant(vector, ir.Undefined)
         one = self.b.insert_element(undef, scalar, I32(0))
-        return self.b.shuffle_vector(one, undef, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes))
+        return self.b.shuffle_vector(one, undef, ir.Constant(ir.VectorType(I32, self.lanes), None))
 
     def _call(self, name, *vectors):
         f = self._intrinsic(f"{name}.{self._suffix}", self.vector, [self.vector] * len(vectors))
