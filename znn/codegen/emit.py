@@ -86,11 +86,30 @@ class Emitter:
         if block < self.lanes:
             return self._repeat(pointer, offsets[:block])
         if _contiguous(held) and offsets[:len(held)] == held:
-            return self.load(self.at(pointer, held[0]), self._prefix(len(held)))
+            return self._load_first(self.at(pointer, held[0]), len(held))
         v = self.zero()
         for i, o in enumerate(offsets):
             if o is not None:
                 v = self.b.insert_element(v, self.b.load(self.at(pointer, o)), I32(i))
+        return v
+
+    def _load_first(self, pointer, count):
+        """A vector of `count` neighbours and zeros beyond: in two pieces if that is enough, else under a mask.
+
+        A masked access takes some processors ten times as long as a whole one.
+        """
+        if count.bit_count() > 2 or count == self.lanes:
+            return self.load(pointer, self._prefix(count))
+        v, at = self.zero(), 0
+        while at < count:
+            size = 1 << (count - at).bit_length() - 1
+            small = ir.VectorType(self.scalar, size)
+            part = self.b.load(self.b.bitcast(self.at(pointer, at), small.as_pointer()), align=self.size)
+            wide = self.b.shuffle_vector(part, ir.Constant(small, ir.Undefined), ir.Constant(
+                ir.VectorType(I32, self.lanes), [i % size for i in range(self.lanes)]))
+            order = [self.lanes + i - at if at <= i < at + size else i for i in range(self.lanes)]
+            v = self.b.shuffle_vector(v, wide, ir.Constant(ir.VectorType(I32, self.lanes), order))
+            at += size
         return v
 
     def _repeat(self, pointer, block):

@@ -187,9 +187,10 @@ class Nest:
                 if len(lane_loops) != 1:
                     yield offsets, tuple(sizes[loops[i].dim] for i in lane_loops), step
                     return
-                size = sizes[loops[k].dim]
-                many = 1 if only_outputs and loops[k].dim in self.reductions else size
-                for x in range(0, many, e.lanes):
+                size, summed = sizes[loops[k].dim], loops[k].dim in self.reductions
+                for x in range(0, 1 if only_outputs and summed else size, e.lanes):
+                    if not summed and size >= e.lanes:  # the last vector ends with the row: a mask costs more than
+                        x = min(x, size - e.lanes)      # to compute some lanes again
                     yield [o + x * a[k] for o, a in zip(offsets, advance)], (min(e.lanes, size - x),), step
                 return
             loop = loops[k]
