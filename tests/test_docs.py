@@ -42,3 +42,12 @@ def test_python_of_the_readme_does_what_its_comments_say():
     exec(code, names)
     assert names["net"].field_of_view == (5, 85, 85)
     assert tuple(names["logits"].shape) == (1, 2, 3, 44, 44)
+
+
+def test_the_example_of_the_engine_prints_what_is_shown(capsys):
+    text = (ROOT / "docs" / "engine.md").read_text()
+    names = {}
+    exec(blocks(text, "python")[0], names)
+    shown = capsys.readouterr().out
+    assert f"```\n{shown}```" in text
+    assert names["assembly"].count("vfmadd231ps") >= 3 * 4 * 6

@@ -13,6 +13,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from znn.runtime import arena
 from znn.runtime import conv as conv_kernels
 from znn.runtime import pool as pool_kernels
 
@@ -37,6 +38,11 @@ def use_engine(name):
 def current_engine():
     """The name of what computes the layers now, "znn" or "torch"."""
     return _engine
+
+
+def memory_at_most(limit):
+    """A context in which the layers keep no idle memory that makes more than `limit` bytes of all they hold."""
+    return arena.at_most(limit)
 
 
 def triple(value):

@@ -109,7 +109,7 @@ class Emitter:
         """Store lane i at offset ``offsets[i]``, where that is not None; neighbours are stored at once."""
         for first, run in _runs(offsets):
             where = self.at(pointer, offsets[first])
-            if first == 0 and (run == self.lanes or 2 * run > self.lanes):
+            if first == 0 and 2 * run > self.lanes:
                 self.store(value, where, self._prefix(run))
             elif run == 1:
                 self.b.store(self.b.extract_element(value, I32(first)), where)
@@ -136,7 +136,7 @@ class Emitter:
     # --- arithmetic -----------------------------------------------------------------------------------------
     def zero(self):
         """A vector of zeros."""
-        return ir.Constant(self.vector, [0.0] * self.lanes)
+        return ir.Constant(self.vector, None)
 
     def fma(self, a, b, c):
         """a * b + c, fused where the processor can."""
@@ -274,7 +274,7 @@ class Emitter:
     def _splat(self, scalar, vector):
         undef = ir.Constant(vector, ir.Undefined)
         one = self.b.insert_element(undef, scalar, I32(0))
-        return self.b.shuffle_vector(one, undef, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes))
+        return self.b.shuffle_vector(one, undef, ir.Constant(ir.VectorType(I32, self.lanes), None))
 
     def _call(self, name, *vectors):
         f = self._intrinsic(f"{name}.{self._suffix}", self.vector, [self.vector] * len(vectors))

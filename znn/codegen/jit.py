@@ -1,6 +1,8 @@
 """LLVM IR to machine code: one call, a few tens of milliseconds; and machine code to something that can be called."""
 import llvmlite.binding as llvm
 
+from znn.codegen.target import available
+
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
@@ -37,10 +39,23 @@ def link(code, target):
 
 
 def assembly(module, target):
-    """The machine code of a module as assembly text, to read."""
-    return _machine(target).emit_assembly(llvm.parse_assembly(str(module)))
+    """The machine code of a module as assembly text, to read; also for a processor that is not at hand.
+
+    Raises
+    ------
+    RuntimeError
+        If this LLVM knows no such processor.
+    """
+    machine = _machine(target) if target.name in available() else _example(target)
+    return machine.emit_assembly(llvm.parse_assembly(str(module)))
 
 
 def _machine(target):
     cpu, features = processor(target)
     return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+
+
+def _example(target):
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.example, opt=3)

@@ -5,7 +5,7 @@ tasks, everything inside them is part of the kernel, with constant extents and s
 
     parallel loops    task number -> block               y:1 parallel
     plain loops       real loops                         x:48, co:8
-      -- if asked for, the part of b that is read from here on is packed, before the first loop that b is used again in --
+      -- if asked for, what is read of b from here on is packed, before the first loop that uses it again --
       -- scope: accumulators are zeroed here, finished and stored at its end --
     reduction loops   real loops, accumulators in registers    ci:1, ky:1
     register tile     unrolled; vectors innermost        kx:1 unroll, co:1 unroll, x:1 vector

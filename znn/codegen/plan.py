@@ -1,4 +1,4 @@
-"""What is known about a kernel before a line of it is written: loops, register tile, tasks, advances of every tensor."""
+"""What is known about a kernel before a line of it is written: loops, register tile, tasks, advances of tensors."""
 import math
 from dataclasses import dataclass
 
@@ -123,7 +123,8 @@ class Plan:
         first = self.pack if self.packed == "inside" else 0
         self.packing = Packing(self.c, self.schedule, self.c.b, first) if self.packed else None
         if self.packed:
-            self.advance[B] = [p if k >= first else s for k, (p, s) in enumerate(zip(self.packing.advance, self.source))]
+            steps = zip(self.packing.advance, self.source)
+            self.advance[B] = [p if k >= first else s for k, (p, s) in enumerate(steps)]
         if self.packed == "before":
             self.starts[B] = 0
         if self.packed == "inside" and self.packing.size * self.dtype.itemsize > MAX_BLOCK:

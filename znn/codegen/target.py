@@ -26,6 +26,8 @@ class Target:
         LLVM features the processor must have.
     cpu : str
         LLVM processor name to compile for; "host" means the machine at hand with all its features.
+    triple, example : str
+        LLVM machine and processor name to write assembly for where no such processor is at hand.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Target:
     registers: int
     needs: tuple
     cpu: str
+    triple: str
+    example: str
 
     def lanes(self, dtype):
         """Elements of numpy dtype `dtype` in one register."""
@@ -40,10 +44,11 @@ class Target:
 
 
 TARGETS = {t.name: t for t in (
-    Target("avx512", 512, 32, ("avx512f", "avx512vl", "avx512dq", "avx512bw"), "host"),
-    Target("avx2", 256, 16, ("avx2", "fma"), "haswell"),
-    Target("neon", 128, 32, ("neon",), "host"),
-    Target("generic", 128, 16, (), ""),
+    Target("avx512", 512, 32, ("avx512f", "avx512vl", "avx512dq", "avx512bw"), "host",
+           "x86_64-linux-gnu", "skylake-avx512"),
+    Target("avx2", 256, 16, ("avx2", "fma"), "haswell", "x86_64-linux-gnu", "haswell"),
+    Target("neon", 128, 32, ("neon",), "host", "aarch64-linux-gnu", "neoverse-n1"),
+    Target("generic", 128, 16, (), "", "", ""),
 )}
 
 _forced = contextvars.ContextVar("forced target", default=None)

@@ -7,8 +7,8 @@ import numpy as np
 class Packing:
     """The packed layout of one operand under a schedule, or under the loops of it from `first` on.
 
-    Each of these loops over one of the operand's dimensions becomes a dimension of the packed array, in the order of the
-    loops; extents are padded to whole steps, with zeros.
+    Each of these loops over one of the operand's dimensions becomes a dimension of the packed array, in the order of
+    the loops; extents are padded to whole steps, with zeros.
 
     Attributes
     ----------

@@ -108,15 +108,14 @@ class Schedule:
         for guard in contraction.guards:
             summed = next(d for d, _ in guard.place.strides if d in contraction.reductions)
             at = [i for i, loop in enumerate(self.loops) if loop.dim == summed]
-            if not at:
-                continue
-            if len(at) > 1 or self.loops[at[0]].mark:
-                raise IllegalSchedule(f"loop {at[-1]} ({self.loops[at[-1]]}): {summed} is guarded, it has one loop, "
-                                      "not split and not marked")
+            if len(at) != 1 or self.loops[at[0]].mark:
+                found = ", ".join(f"{self.loops[i]} (loop {i})" for i in at) or "none"
+                raise IllegalSchedule(f"dimension {summed} is guarded: it needs one loop, not split and not marked; "
+                                      f"found {found}")
             late = [loop for loop in self.loops[at[0]:] if loop.dim != summed and guard.place.stride(loop.dim)]
             if late:
-                raise IllegalSchedule(f"loop {at[0]} ({self.loops[at[0]]}): {summed} is guarded by {late[0].dim}, whose "
-                                      f"loop {late[0]} must stand outside it")
+                raise IllegalSchedule(f"loop {at[0]} ({self.loops[at[0]]}): {summed} is guarded by {late[0].dim}, "
+                                      f"whose loop {late[0]} must stand outside it")
 
     # --- moves: each returns a legal schedule or raises IllegalSchedule ---------------------------------------
     def swap(self, contraction, i):

@@ -14,6 +14,7 @@ import torch
 
 from data.normalise import SCALINGS, scaled_map
 from data.volume import Volume
+from znn import nn
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, NonFiniteMap, one_of
 from znn.pipeline.memory import GB
 from znn.pipeline.planning import field_of_view, named, plan
@@ -77,7 +78,7 @@ def _silent(stage, voxels, kept):
 
 def _run_stage(stage, sources, kept, progress):
     """Compute the blocks that are not done, each from `sources`: (volume, its first voxel in the image)."""
-    with evaluating(stage.network):
+    with evaluating(stage.network), nn.memory_at_most(stage.budget):
         for i, block in enumerate(stage.blocks(kept.block_shape)):
             if kept.done[i]:
                 progress(stage.name, block.write.size, True)

@@ -2,9 +2,10 @@
 
 A fresh block of the operating system costs a page fault every few kilobytes at its first use, as much time as a
 pass over it; a training step asks for the same blocks again and again.  `empty` serves from blocks that came back, the
-most recent first, since the caches still hold it.  All blocks together are kept to half more than was ever in use at
-one time since the last `trim`, which gives the idle ones back to the system.
+most recent first, since the caches still hold it.  All blocks together are kept to twice what was ever in use at one
+time since the last `trim`, which gives the idle ones back to the system, or to less where `at_most` says so.
 """
+import contextlib
 import math
 import threading
 from collections import deque
@@ -38,6 +39,7 @@ class Arena:
         self.returned = deque()  # finalisers append here, at any moment and in any thread
         self._idle, self._lock = {}, threading.Lock()
         self._idle_bytes = self._total_bytes = self._most_used = 0
+        self._limit = math.inf
 
     def empty(self, shape, dtype):
         """An uninitialised, C-contiguous array that starts on a cache line.
@@ -64,7 +66,7 @@ class Arena:
                 self._total_bytes += room
             self._most_used = max(self._most_used, self._total_bytes - self._idle_bytes)
             if memory is None:
-                self._drop(self._total_bytes - SPARE * self._most_used)
+                self._drop(self._total_bytes - min(SPARE * self._most_used, self._limit))
         if memory is None:
             memory = np.empty(room + LINE, np.uint8)
         return np.asarray(_Block(self, memory))[:size].view(dtype).reshape(shape)
@@ -81,6 +83,18 @@ class Arena:
             self._collect()
             self._drop(self._idle_bytes)
             self._most_used = self._total_bytes
+
+    @contextlib.contextmanager
+    def at_most(self, limit):
+        """Within the block, hold no idle memory that makes more than `limit` bytes of all blocks together."""
+        before, self._limit = self._limit, limit
+        try:
+            with self._lock:
+                self._collect()
+                self._drop(self._total_bytes - limit)
+            yield
+        finally:
+            self._limit = before
 
     def _fitting(self, room):
         """The smallest idle block of at least `room` bytes that is not more than `SLACK` times as large, or None."""
@@ -126,4 +140,4 @@ def _aligned(memory):
 
 _arena = Arena()
 survive_fork(_arena._lock)
-empty, trim, idle = _arena.empty, _arena.trim, _arena.idle
+empty, trim, idle, at_most = _arena.empty, _arena.trim, _arena.idle, _arena.at_most

@@ -29,7 +29,7 @@ def folder():
 
 def key(*parts):
     """Name of the entry for what `parts` describe, compiled by this version of the generator and of LLVM."""
-    text = "\n".join([*map(repr, parts), llvmlite.__version__, numba.__version__, _generator()])
+    text = "\n".join([*map(repr, parts), llvmlite.__version__, numba.__version__, generator()])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -71,7 +71,7 @@ def _usable(path):
 
 
 @cache
-def _generator():
+def generator():
     """Digest of the sources that decide what code comes out."""
     sources = sorted(p for package in (codegen, loops) for p in Path(package.__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()

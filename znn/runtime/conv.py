@@ -4,12 +4,11 @@ Arrays are (n, channels, z, y, x), contiguous, float32 or float64; weights (out,
 """
 import functools
 
-import numpy as np
-
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
 from znn.runtime import arena, default, driver, pointwise
+from znn.runtime.database import schedule_for
 from znn.runtime.kernel import kernel
 
 
@@ -140,13 +139,14 @@ def _data_columns(width, channels, taps, reach, lanes):
 
 
 def _spatial(contraction, rule, dtype, epilogue, where):
-    size = where.lanes(dtype), where.registers
-    schedule = default.narrow(contraction, *size) if rule == "narrow" else default.spatial(contraction, *size)
+    rule = default.narrow if rule == "narrow" else default.spatial
+    schedule = schedule_for(contraction, rule, where, dtype, "before")
     return kernel(contraction, schedule, dtype, epilogue, packed="before")
 
 
 @functools.lru_cache(maxsize=4096)
 def _weights(x_shape, w_shape, extent, dilation, g_strides, left, dtype, where):
     c = conv_backward_weights(*x_shape[:2], w_shape[0], w_shape[2:], extent, dilation, g_strides, left)
-    schedule = default.weights(c, where.lanes(dtype), where.registers, dtype.itemsize)
+    rule = functools.partial(default.weights, itemsize=dtype.itemsize)
+    schedule = schedule_for(c, rule, where, dtype, "inside")
     return kernel(c, schedule, dtype, packed="inside")

@@ -106,8 +106,8 @@ def _channels(contraction):
 def _weight_tile(extents, each, registers):
     """(vectors of output channels, input channels, taps along ky) of the tile with the least estimated time.
 
-    All taps of kx are in it.  A step multiplies into every accumulator, loads a vector for each group of output channels
-    and one for each input row and tap; with few accumulators it waits for its own results.
+    All taps of kx are in it.  A step multiplies into every accumulator, loads a vector for each group of output
+    channels and one for each input row and tap; with few accumulators it waits for its own results.
     """
     whole = -(-extents["co"] // each)
 

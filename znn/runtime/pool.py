@@ -6,11 +6,13 @@ from numba import prange
 
 from znn.runtime.threads import parallel
 
+from znn.runtime import arena
+
 
 def max_filter(x, window, dilation):
     """``y[n, c, p] = max_k x[n, c, p + dilation k]``, k over the window; NaN wins, as in torch."""
     extent = [n - d * (k - 1) for n, d, k in zip(x.shape[2:], dilation, window)]
-    y = np.empty((*x.shape[:2], *extent), x.dtype)
+    y = arena.empty((*x.shape[:2], *extent), x.dtype)
     _max_filter(x, y, _taps(window, dilation))
     return y
 

@@ -1,42 +1,16 @@
 """Generated kernels against the interpreter."""
-import ctypes
-import re
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.znn.codegen.kernels import F64, generated, operands
 from tests.znn.loops.nests import contractions, schedules
-from znn.codegen import jit, target
+from znn.codegen import target
 from znn.codegen.nest import Nest
-from znn.codegen.plan import PLAIN, Epilogue
+from znn.codegen.plan import Epilogue
 from znn.loops import IllegalSchedule, Schedule, conv_forward, interpret, matmul
 from znn.loops.layout import Packing
-
-F64 = np.dtype(np.float64)
-
-
-def size(access, c):
-    return 1 + access.start + sum(max(0, s) * (c.extents[d] - 1) for d, s in access.strides)
-
-
-def generated(c, s, a, b, out, where, packed=None, epilogue=PLAIN, bias=None):
-    nest = Nest(c, s, where, F64, epilogue, packed)
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)(
-        jit.link(jit.object_code(nest.module, where), where))
-    if packed == "before":
-        b = nest.plan.packing.pack(b)
-    full = np.zeros((nest.plan.copies, out.size)) if nest.plan.copies > 1 else out.copy()[None]
-    pointers = [x.ctypes.data for x in (full, a, b, np.zeros(1) if bias is None else bias)]
-    for first in range(nest.plan.tasks):
-        call(*pointers, first, first + 1)
-    return full.sum(0)
-
-
-def operands(c, seed):
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(size(x, c)) for x in (c.a, c.b, c.out)]
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
@@ -55,19 +29,6 @@ def test_any_legal_schedule_computes_the_contraction(data):
 CONV = conv_forward(1, 3, 5, (1, 2, 3), (2, 5, 21), (1, 2, 2))
 
 
-@pytest.mark.parametrize("text", [
-    "z:1 parallel, y:1 parallel, x:16, co:4, ci:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector",
-    "ci:2, z:1, y:2, kx:1, y:1, co:1, ci:1, ky:1, x:1"])
-def test_epilogue_comes_once_wherever_the_sum_is_cut(text):
-    s, (a, b, out) = Schedule.parse(text), operands(CONV, 1)
-    bias = np.random.default_rng(2).standard_normal(5)
-    plain = interpret(CONV, s, np.zeros_like(out), a, b)
-    shift = np.repeat(bias, out.size // 5)
-    for accumulate in (False, True):
-        found = generated(CONV, s, a, b, out, target.current(), "before", Epilogue(accumulate, True, "relu"), bias)
-        assert np.allclose(found, np.maximum(plain + shift + (out if accumulate else 0), 0), atol=1e-12)
-
-
 def test_a_parallel_sum_has_no_epilogue():
     s = Schedule.parse("k:2 parallel, m:1, n:1, k:1")
     with pytest.raises(IllegalSchedule, match="split over parallel tasks has no place for bias"):
@@ -83,22 +44,28 @@ def test_packed_weights_lie_in_the_order_of_the_schedule():
     assert np.array_equal(packed[2, 0, 1, 2], [w[4, 0, 0, 1, 2], 0])
 
 
-@pytest.mark.parametrize("name, multiply", [("avx512", r"vfmadd\w+ps.*%zmm"), ("avx2", r"vfmadd\w+ps.*%ymm")])
-def test_inner_loop_multiplies_in_registers(name, multiply):
-    if name not in target.available():
-        pytest.skip(f"this processor has no {name}")
-    t = target.TARGETS[name]
-    lanes = t.bits // 32
-    c = conv_forward(1, 8, 6, (1, 3, 3), (1, 4, 2 * lanes))
-    s = Schedule.parse("y:1 parallel, ci:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector")
-    text = jit.assembly(Nest(c, s, t, np.dtype(np.float32)).module, t)
-    assert len(re.findall(multiply, text)) == 3 * 6 * 2
-    assert not re.search(r"(vmovaps|vmovups)\s.*\(%rsp\)", text), "an accumulator left its register"
-
-
 def test_a_tile_too_large_for_the_registers_is_looped_over():
     c = matmul(40, 64, 3)
     s = Schedule.parse("k:1, m:1 unroll, n:1 vector")
     a, b, out = operands(c, 3)
     found = generated(c, s, a, b, np.zeros_like(out), target.current())
     assert np.allclose(found, interpret(c, s, np.zeros_like(out), a, b), atol=1e-12)
+
+
+@pytest.mark.parametrize("c, text", [
+    (matmul(2, 1000, 3), "m:1, k:1, n:1 vector"),
+    (matmul(2, 3, 1000), "m:1, n:1, k:1 vector"),
+    (matmul(2, 9, 3), "m:1, k:4, k:1, n:1 vector"),
+], ids=["columns", "sum", "block larger than the sum"])
+@pytest.mark.parametrize("packed", [None, "before", "inside"], ids=str)
+def test_loops_longer_than_the_registers_and_shorter_than_their_block(c, text, packed):
+    s, (a, b, out) = Schedule.parse(text), operands(c, 3)
+    for name in target.available():
+        found = generated(c, s, a, b, np.zeros_like(out), target.TARGETS[name], packed)
+        assert np.allclose(found, interpret(c, s, np.zeros_like(out), a, b), atol=1e-11), name
+
+
+def test_a_kernel_packs_no_more_than_its_stack_holds():
+    s = Schedule.parse("m:1, k:1, n:1 vector")
+    with pytest.raises(IllegalSchedule, match="would pack 896000 bytes of B at once, at most 524288 are"):
+        Nest(matmul(2, 100, 1000), s, target.TARGETS["generic"], F64, packed="inside")

@@ -1,8 +1,12 @@
 """Random contractions and random legal schedules of them."""
+import contextlib
+
 from hypothesis import assume
 from hypothesis import strategies as st
 
 from znn.loops import IllegalSchedule, Loop, Schedule, conv_backward_data, conv_backward_weights, conv_forward, matmul
+from znn.loops.schedule import MARKS
+from znn.runtime import default
 
 
 def convolutions():
@@ -51,3 +55,25 @@ def schedules(draw, contraction):
         return Schedule(tuple(Loop(x.dim, x.step, m) for x, m in zip(loops, marks))).check(contraction)
     except IllegalSchedule:
         assume(False)
+
+
+def moves(schedule):
+    """Name and arguments of every move that may be legal."""
+    for i, loop in enumerate(schedule.loops):
+        yield from (("swap", i), ("join", i), *(("split", i, factor) for factor in range(2, 9)))
+        yield from (("mark", i, mark) for mark in MARKS if mark != loop.mark)
+
+
+def neighbour(contraction, schedule, rng):
+    """The schedule after a legal move, itself where there is none; `rng` is a `random.Random`."""
+    for name, *arguments in sorted(moves(schedule), key=lambda _: rng.random()):
+        with contextlib.suppress(IllegalSchedule):
+            return getattr(schedule, name)(contraction, *arguments)
+    return schedule
+
+
+def default_schedule(contraction, lanes=4, registers=16):
+    """What convolutions use where nothing was measured."""
+    if contraction.name == "conv_backward_weights":
+        return default.weights(contraction, lanes, registers, 4)
+    return default.spatial(contraction, lanes, registers)

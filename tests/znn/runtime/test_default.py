@@ -1,6 +1,7 @@
 """Default schedules: their texts, and that they are legal for whatever comes."""
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.znn.loops.nests import convolutions
 from znn.codegen.target import TARGETS
@@ -9,34 +10,57 @@ from znn.runtime import default
 
 FIRST = conv_forward(1, 1, 24, (1, 3, 3), (5, 182, 182))
 MIDDLE = conv_forward(1, 36, 36, (1, 3, 3), (5, 170, 170), (1, 2, 2))
+EDGE = conv_forward(1, 36, 36, (1, 3, 3), (5, 170, 170), (1, 2, 2), columns=(160, 170))
 LAST = conv_forward(1, 100, 2, (1, 1, 1), (1, 100, 100))
 DATA = conv_backward_data(1, 60, 100, (1, 3, 3), (2, 84, 116), (1, 8, 8))
 WEIGHTS = conv_backward_weights(1, 48, 48, (1, 5, 5), (1, 187, 187), (1, 2, 2))
 
 
-def schedule(c, name):
-    t = TARGETS[name]
-    rule = default.weights if c.name == "conv_backward_weights" else default.spatial
-    return rule(c, t.bits // 32, t.registers, 4)
+def schedule(rule, contraction, target):
+    size = target.bits // 32, target.registers
+    return default.weights(contraction, *size, 4) if rule == "weights" else getattr(default, rule)(contraction, *size)
 
 
-@pytest.mark.parametrize("contraction, name, text", [
-    (FIRST, "avx512", "z:1 parallel, y:1 parallel, x:96, co:4, ky:1, kx:1 unroll, co:1 unroll, x:1 vector"),
-    (MIDDLE, "avx512", "z:1 parallel, y:1 parallel, x:96, co:4, ci:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector"),
-    (MIDDLE, "avx2", "z:1 parallel, y:1 parallel, x:24, co:4, ci:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector"),
-    (LAST, "avx512", "y:1 parallel, x:96, ci:1, co:1 unroll, x:1 vector"),
-    (DATA, "avx512", "z:1 parallel, y:1 parallel, x:48, ci:9, ky:1, co:1, kx:1 unroll, ci:1 unroll, x:1 vector"),
-    (WEIGHTS, "avx512",
-     "y:32 parallel, co:5 parallel, ci:1, ky:1, y:1, x:16, co:1 unroll, kx:1 unroll, x:1 vector"),
-    (WEIGHTS, "avx2",
-     "y:38 parallel, co:4 parallel, ci:1, ky:1, kx:3, y:1, x:8, co:1 unroll, kx:1 unroll, x:1 vector"),
-], ids=lambda v: v if isinstance(v, str) and len(v) < 9 else "")
-def test_golden_texts(contraction, name, text):
-    assert str(schedule(contraction, name)) == text
+@pytest.mark.parametrize("rule, contraction, name, text", [
+    ("spatial", FIRST, "avx512",
+     "z:1 parallel, y:1 parallel, x:96, co:4, ky:1, kx:1 unroll, co:1 unroll, x:1 vector"),
+    ("spatial", MIDDLE, "avx512",
+     "z:1 parallel, y:1 parallel, x:96, co:4, ci:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector"),
+    ("narrow", EDGE, "avx512",
+     "z:1 parallel, y:1 parallel, co:32, ky:1, ci:1, kx:1 unroll, x:1 unroll, co:1 vector"),
+    ("spatial", MIDDLE, "avx2",
+     "z:1 parallel, y:1 parallel, x:24, co:4, ci:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector"),
+    ("narrow", EDGE, "avx2",
+     "z:1 parallel, y:1 parallel, co:8, ky:1, ci:1, kx:1 unroll, x:1 unroll, co:1 vector"),
+    ("spatial", LAST, "avx512",
+     "y:1 parallel, x:64, ci:1, co:1 unroll, x:1 vector"),
+    ("spatial", DATA, "avx512",
+     "z:1 parallel, y:1 parallel, x:64, ci:6, co:1, ky:1, kx:1 unroll, ci:1 unroll, x:1 vector"),
+    ("weights", WEIGHTS, "avx512",
+     "y:19 parallel, co:8 parallel, ci:2, ky:1, y:1, x:4, kx:1 unroll, ci:1 unroll, co:4 unroll, co:1 vector, "
+     "x:1 vector"),
+    ("weights", WEIGHTS, "avx2",
+     "y:19 parallel, co:8 parallel, ci:1, ky:1, y:1, x:2, kx:1 unroll, co:4 unroll, co:1 vector, x:1 vector"),
+    ("weights", WEIGHTS, "neon",
+     "y:19 parallel, co:8 parallel, ci:2, ky:1, y:1, x:1, kx:1 unroll, ci:1 unroll, co:4 unroll, co:1 vector"),
+], ids=lambda v: v if isinstance(v, str) and len(v) < 9 else getattr(v, "name", None))
+def test_golden_texts(rule, contraction, name, text):
+    assert str(schedule(rule, contraction, TARGETS[name])) == text
 
 
 @settings(max_examples=200, deadline=None)
 @given(convolutions())
 def test_legal_for_any_convolution(contraction):
-    for name in TARGETS:
-        assert schedule(contraction, name).check(contraction)
+    rules = ["weights"] if contraction.name == "conv_backward_weights" else ["spatial", "narrow"]
+    for target in TARGETS.values():
+        for rule in rules:
+            assert schedule(rule, contraction, target).check(contraction)
+
+
+@given(st.integers(1, 400), st.integers(1, 200), st.sampled_from([2, 4, 8, 16]))
+def test_parts_of_a_row_follow_one_another(width, channels, lanes):
+    parts = default.columns(width, channels, lanes)
+    assert [first for first, _, _ in parts] == [0, *(end for _, end, _ in parts[:-1])]
+    assert parts[-1][1] == width and all(end > first for first, end, _ in parts)
+    assert all((end - first) % lanes == 0 for first, end, rule in parts[:-1])
+    assert all(end - first < lanes for first, end, rule in parts if rule == "narrow")

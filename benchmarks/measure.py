@@ -1,0 +1,100 @@
+"""Measuring: contestants in turn, medians, and what the processor can do at best in the same run."""
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange
+
+from znn.codegen import jit, target
+from znn.codegen.emit import I64, Emitter
+from znn.runtime import driver
+
+NETWORKS = {"N4": ("N4", {}), "VD2D": ("VD2D", {}), "VD2D3D": ("VD2D3D", {"recursive": True})}
+
+
+def in_turn(contestants, rounds):
+    """Seconds that each contestant takes in each round: all take turns, in each turn one call to warm the caches and
+    one that is measured.
+
+    Parameters
+    ----------
+    contestants : dict of str to callable
+    rounds : int
+
+    Returns
+    -------
+    dict of str to list of float
+    """
+    seconds = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, call in contestants.items():
+            call()
+            start = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median(seconds):
+    """Medians of what `in_turn` found."""
+    return {name: statistics.median(s) for name, s in seconds.items()}
+
+
+def extent(text):
+    """(z, y, x) from "ZxYxX", for argparse."""
+    z, y, x = map(int, text.split("x"))
+    return z, y, x
+
+
+def use_threads(count):
+    """Let both engines use so many threads."""
+    torch.set_num_threads(count)
+    numba.set_num_threads(count)
+
+
+def peak(threads, accumulators=24, steps=100_000):
+    """A function that multiplies and adds in registers on all threads, and how many operations (float32) it does."""
+    where, dtype = target.current(), np.dtype(np.float32)
+    e = Emitter(where, dtype, "ppppii")
+    held = min(accumulators, where.registers - 3)
+    one = e.broadcast(e.fn.args[1])
+
+    def task(i):
+        acc = e.loop(I64(steps), [one] * held, lambda i, *acc: [e.fma(one, v, one) for v in acc])
+        for v in acc[1:]:
+            acc[0] = e.b.fadd(acc[0], v)
+        e.store(acc[0], e.fn.args[0])
+        return []
+
+    first, last = e.fn.args[4:]
+    e.loop(e.b.sub(last, first), [], task, first)
+    e.b.ret_void()
+    address = jit.link(jit.object_code(e.module, where), where)
+    memory, tasks = np.ones(64, dtype), 8 * threads
+    piece = (address, *[memory.ctypes.data] * 4, tasks)
+    return lambda memory=memory: driver.run([piece]), 2 * held * steps * e.lanes * tasks
+
+
+def copying(nbytes):
+    """A function that copies so that `nbytes` are read and written together, on all threads."""
+    source = np.ones(max(1, int(nbytes) // 8), np.float32)
+    goal = np.empty_like(source)
+    return lambda: _copy(source, goal)
+
+
+@njit(parallel=True, nogil=True)
+def _copy(source, goal):
+    for i in prange(len(source)):
+        goal[i] = source[i]
+
+
+def save(path, record):
+    """Write what was measured, with what it was measured on."""
+    about = {"target": target.current().name, "processor": jit.processor(target.current())[0],
+             "torch": torch.__version__, "numba": numba.__version__}
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps({"about": about, **record}, indent=1) + "\n")
