@@ -4,9 +4,8 @@ import itertools
 import numpy as np
 from numba import prange
 
-from znn.runtime.threads import parallel
-
 from znn.runtime import arena
+from znn.runtime.threads import parallel
 
 
 def max_filter(x, window, dilation):
