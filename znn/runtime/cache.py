@@ -1,8 +1,9 @@
 """Machine code kept between runs, in the user's cache folder.
 
-An entry is a digest of its name and content, then the object file. What does not carry its own digest is ignored
-and written anew, so one that is damaged, cut short or another's costs a compilation and nothing else; entries appear by
-renaming, so processes may share the folder. Machine code is only read from a folder that belongs to the user and that nobody else can write to.
+An entry is a digest of its name and content, then the object file. What does not carry its own digest is ignored and
+written anew, so one that is damaged, cut short or another's costs a compilation and nothing else; entries appear by
+renaming, so processes may share the folder. Machine code is only read from a folder that belongs to the user and that
+nobody else can write to.
 ``ZNN_KERNEL_CACHE=0`` does without.
 """
 import contextlib

@@ -1,6 +1,7 @@
 """Which processor kernels are generated for, and what they become on it."""
 import dataclasses
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -26,6 +27,14 @@ def test_kernels_are_valid_ir_for_every_target(where):
     module = Nest(matmul(5, 21, 3), Schedule.parse("m:1, k:1, n:1 vector"), where, np.dtype(np.float32)).module
     llvm.parse_assembly(str(module)).verify()
     assert f"<{where.bits // 32} x float>" in str(module)
+
+
+def test_another_thread_keeps_its_target():
+    before = target.current()
+    with ThreadPoolExecutor(1) as pool, target.use_target("generic"):
+        assert target.current().name == "generic"
+        assert pool.submit(target.current).result() == before
+    assert target.current() == before
 
 
 # a multiplication of whole registers, and an access to the stack with one
