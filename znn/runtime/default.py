@@ -17,7 +17,7 @@ from znn.loops.schedule import Loop, Schedule
 TASKS = 64               # pieces of work: enough for a large machine
 COPY_BYTES = 4 << 20     # of private weight gradients that are added up at the end
 BLOCK_BYTES = 256 << 10  # of a gradient that is packed at once, to stay in the second cache
-WORTH = 0.02             # part of the time that a kernel more must save
+WORTH = 0.08             # part of the time that a kernel more must save
 
 
 def spatial(contraction, lanes, registers):
