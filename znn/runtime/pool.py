@@ -1,9 +1,7 @@
 """Sliding maximum over a volume and its gradient.
 
-Rows are walked in whole vectors, four taps of the window at once.  The last vector of a row writes beyond it, where
-the next row comes after: this is cheaper than single voxels, whose branches no processor predicts.  Only the last rows
-of a task, whose neighbours belong to another, end where they should.  The places of the maxima are kept as uint8, the
-number of the tap in the window, in rows that are padded with a number that no tap has::
+Four taps of the window are walked at once.  The places of the maxima are kept as uint8, the number of the tap in the
+window, in rows that are padded with a number that no tap has::
 
     row 0             255 255 255 255 255 255 255 255      read in place of rows outside of the output
     row 1 + (n c z y)   0   3   1   1   2 255 255 255      read up to `reach` voxels before and after
@@ -19,7 +17,6 @@ from znn.runtime import arena, strips
 
 NOWHERE = 255   # no tap's number
 MORE = True     # or None: numba compiles a loop for either type
-LANES = 16      # voxels that rows are rounded up to: the widest vector, in float32
 
 
 def max_filter(x, window, dilation):
@@ -58,7 +55,7 @@ def max_filter_with_places(x, window, dilation):
     if len(offsets) > NOWHERE:
         raise ValueError(f"the gradient of a max filter knows windows of up to {NOWHERE} taps, found "
                          f"{' x '.join(map(str, window))} = {len(offsets)}: filter twice with smaller windows")
-    places = arena.empty((1 + y.size // y.shape[4], -(-x.shape[4] // LANES) * LANES), np.dtype(np.uint8))
+    places = arena.empty((1 + y.size // y.shape[4], -(-x.shape[4] // strips.LANES) * strips.LANES), np.dtype(np.uint8))
     places[0] = NOWHERE
     _max_filter(x.ravel(), x.shape, y.ravel(), y.shape, places.ravel(), places.shape[1], offsets,
                 strips.height(y.shape[4]))
@@ -111,16 +108,9 @@ def _max_filter(x, x_shape, y, shape, places, pitch, offsets, height):
         for r in range(first, end):
             row = plane * shape[3] + r
             _row_of_maxima(x, (x_plane * x_shape[3] + r) * x_shape[4], offsets, y, row * width,
-                           _whole_vectors(width, end - r), places, (1 + row) * pitch)
+                           strips.whole_vectors(width, end - r), places, (1 + row) * pitch)
             if places is not None:
                 _fill(places, (1 + row) * pitch + width, pitch - width, np.uint8(NOWHERE))
-
-
-@njit(nogil=True, cache=True)
-def _whole_vectors(width, rows):
-    """Voxels to walk for a row when it and the next, `rows` together, may be written to."""
-    wide = -(-width // LANES) * LANES
-    return wide if wide <= rows * width else width
 
 
 @njit(nogil=True, cache=True)
@@ -164,9 +154,11 @@ def _gather(grad, shape, places, pitch, dx, x_shape, taps, height):
         i, c, z, first, end = strips.place(task, x_shape, height)
         channel = i * shape[1] + c
         for r in range(first, end):
+            ahead = (channel * shape[2] + z) * shape[3] + r + strips.AHEAD
+            strips.prefetch_row(grad, ahead * shape[4], shape[4])
             row = ((channel * x_shape[2] + z) * x_shape[3] + r) * width
             _row_of_gradients(grad, shape, places, pitch, channel, z, r, taps, dx, row, width,
-                              _whole_vectors(width, end - r))
+                              strips.whole_vectors(width, end - r))
 
 
 @njit(nogil=True, cache=True)
