@@ -37,24 +37,24 @@ def gradient(out, grad, y, activation, left):
 
 @njit(parallel=True, nogil=True, cache=True)
 def _gradient(out, out_shape, grad, y, shape, kind, a, b, left, height, sums):
+    width, pitch = shape[4], out_shape[4]
     for task in prange(strips.count(shape, height)):
         i, c, z, first, end = strips.place(task, shape, height)
         plane = (i * shape[1] + c) * shape[2] + z
-        total = 0.0
+        start = plane * out_shape[3] * pitch
         for r in range(first, end):
-            strips.prefetch_row(grad, (plane * shape[3] + r + strips.AHEAD) * shape[4], shape[4])
-            total += _row(out, (plane * out_shape[3] + r) * out_shape[4], out_shape[4], left,
-                          grad, y, (plane * shape[3] + r) * shape[4], shape[4], kind, a, b)
-        sums[task] = total
+            row = (plane * shape[3] + r) * width
+            strips.prefetch_row(grad, row + strips.AHEAD * width, width)
+            wide = strips.whole_vectors(width, end - r)
+            _row(out, start + r * pitch, pitch, left, grad, y, row, width, wide, kind, a, b)
+        sums[task] = _sum(out, start + first * pitch, start + end * pitch)
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _row(out, to, pitch, left, grad, y, start, width, kind, a, b):
-    """One row into `out`; its sum."""
-    start, to = np.uint64(start), np.uint64(to)
-    zero, first, end = grad.dtype.type(0), to + np.uint64(left), to + np.uint64(pitch)
-    wide = -(-width // strips.LANES) * strips.LANES
-    wide = np.uint64(wide if start + np.uint64(wide) <= np.uint64(grad.size) and left + wide <= pitch else width)
+@njit(nogil=True, cache=True)
+def _row(out, to, pitch, left, grad, y, start, width, wide, kind, a, b):
+    """One row into `out`: `wide` voxels, of which those beyond `width` become zero again."""
+    to, start, wide = np.uint64(to), np.uint64(start), np.uint64(wide)
+    zero, first = out.dtype.type(0), to + np.uint64(left)
     for k in range(to, first):
         out[k] = zero
     if kind == RELU:
@@ -67,9 +67,13 @@ def _row(out, to, pitch, left, grad, y, start, width, kind, a, b):
     else:
         for k in range(wide):
             out[first + k] = grad[start + k]
-    for k in range(first + np.uint64(width), end):
+    for k in range(first + np.uint64(width), to + np.uint64(pitch)):
         out[k] = zero
-    total = zero
-    for k in range(wide):
-        total += out[first + k]
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def _sum(array, first, end):
+    total = array.dtype.type(0)
+    for k in range(np.uint64(first), np.uint64(end)):
+        total += array[k]
     return total
