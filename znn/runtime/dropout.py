@@ -1,9 +1,9 @@
 """Dropout whose mask is a function of a seed and a voxel's number: nothing is kept for the gradient but the seed.
 
 Counter-based random numbers (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) have no state, so the
-mask is the same whatever computes which voxel.  A chunk of voxels hashes the seed and its number to 64 bits (splitmix64,
-Steele et al., 2014); a voxel hashes its number in the chunk with either half (the finaliser of MurmurHash3, Appleby),
-in 32 bits, of which a vector holds twice as many.
+mask is the same whatever computes which voxel.  A chunk of voxels hashes the seed and its number to 64 bits
+(splitmix64, Steele et al., 2014); a voxel hashes its number in the chunk with either half (the finaliser of
+MurmurHash3, Appleby), in 32 bits, of which a vector holds twice as many.
 """
 import numpy as np
 from numba import njit, prange

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.znn.runtime.threads import for_one_thread_and_all
-from znn.runtime import pool
+from znn.runtime import arena, pool
 
 ODD = (7, 61, 83)
 CASES = [((1, 2, 2), (1, 1, 1)), ((1, 2, 2), (1, 2, 2)), ((1, 2, 2), (1, 4, 4)), ((2, 2, 2), (1, 4, 4)),
@@ -96,17 +96,25 @@ def test_a_gradient_that_is_not_finite_stays_where_it_belongs():
     assert np.count_nonzero(np.isnan(dx)) == np.count_nonzero(np.isinf(dx)) == 1
 
 
-def test_never_reads_or_writes_outside_of_its_operands():
+def within_walls(content, walls, value):
+    """An array like `content` amid memory that holds `value`, which is added to `walls`."""
+    memory = np.full(content.size + 512, value, content.dtype)
+    walls.append((memory[:256], memory[-256:]))
+    inside = memory[256:-256].reshape(content.shape)
+    inside[:] = content
+    return inside
+
+
+@pytest.mark.parametrize("width", [5, 16, 17, 31, 50])
+def test_never_reads_or_writes_outside_of_its_operands(width, monkeypatch):
     window, dilation = (2, 2, 2), (1, 3, 3)
-    for width in (5, 16, 17, 31, 50):
-        x, grad = make((1, 2, 3, 9, width), window, dilation, np.float32)
-        walled = []
-        for a in (x, grad):
-            wall = np.full(a.size + 256, np.inf, a.dtype)
-            wall[128:-128] = a.ravel()
-            walled.append(wall[128:-128].reshape(a.shape))
-        for plain, inside in zip(ours(x, grad, window, dilation), ours(*walled, window, dilation)):
-            assert np.isfinite(inside).all() and np.array_equal(plain, inside)
+    operands, walls = make((1, 2, 3, 9, width), window, dilation, np.float32), []
+    plain = ours(*operands, window, dilation)
+    walled = [within_walls(a, walls, np.inf) for a in operands]
+    monkeypatch.setattr(arena, "empty", lambda shape, dtype: within_walls(np.zeros(shape, dtype), walls, 77))
+    for expected, found in zip(plain, ours(*walled, window, dilation)):
+        assert np.isfinite(found).all() and np.array_equal(expected, found)
+    assert len(walls) == 5 and all((side == (np.inf if n < 2 else 77)).all() for n, w in enumerate(walls) for side in w)
 
 
 @pytest.mark.parametrize("window, dilation", [((1, 2, 2), (1, 1, 1)), ((2, 2, 2), (1, 4, 4))], ids=str)
