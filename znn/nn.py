@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from znn.runtime import arena
 from znn.runtime import conv as conv_kernels
+from znn.runtime import dropout as dropout_kernels
 from znn.runtime import pool as pool_kernels
 
 _engine = "znn"
@@ -100,18 +101,31 @@ class _Convolution(torch.autograd.Function):
 class _Maximum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, window, dilation):
-        x = x.contiguous()
-        y = torch.from_numpy(pool_kernels.max_filter(x.numpy(), window, dilation))
-        ctx.save_for_backward(x, y)
-        ctx.window, ctx.dilation = window, dilation
-        return y
+        y, places = pool_kernels.max_filter_with_places(x.contiguous().numpy(), window, dilation)
+        ctx.save_for_backward(torch.from_numpy(places))
+        ctx.shape, ctx.window, ctx.dilation = tuple(x.shape), window, dilation
+        return torch.from_numpy(y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        x, y = (t.numpy() for t in ctx.saved_tensors)
-        dx = pool_kernels.max_filter_gradient(x, y, grad.contiguous().numpy(), ctx.window, ctx.dilation)
+        places, = ctx.saved_tensors
+        dx = pool_kernels.max_filter_gradient(ctx.shape, places.numpy(), grad.contiguous().numpy(), ctx.window,
+                                              ctx.dilation)
         return torch.from_numpy(dx), None, None
+
+
+class _Dropout(torch.autograd.Function):
+    """Backward is forward again, with the same mask: only its seed is kept."""
+
+    @staticmethod
+    def forward(ctx, x, seed, p):
+        ctx.seed, ctx.p = seed, p
+        return torch.from_numpy(dropout_kernels.dropout(x.contiguous().numpy(), seed, p))
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _Dropout.apply(grad, ctx.seed, ctx.p), None, None
 
 
 def _check(what, x, channels, kernel, dilation):
@@ -189,9 +203,40 @@ def _check_sum(terms):
 def max_filter3d(x, window, dilation=(1, 1, 1)):
     """Sliding maximum over a dilated window; the functional form of `MaxFilter3d`."""
     _check("max filter", x, None, window, dilation)
-    if _ours(x):
+    if not _ours(x):
+        return F.max_pool3d(x, tuple(window), stride=1, dilation=tuple(dilation))
+    if x.requires_grad and torch.is_grad_enabled():
         return _Maximum.apply(x, tuple(window), tuple(dilation))
-    return F.max_pool3d(x, tuple(window), stride=1, dilation=tuple(dilation))
+    return torch.from_numpy(pool_kernels.max_filter(x.detach().contiguous().numpy(), window, dilation))
+
+
+def dropout(x, p=0.5, training=True):
+    """Zero each element independently with probability p, scale the others by 1 / (1 - p); the form of `Dropout`.
+
+    The mask follows from a seed that is drawn from torch's default generator: `torch.manual_seed`, or a generator whose
+    state is restored, gives it again bit for bit, whatever the number of threads.
+
+    Parameters
+    ----------
+    x : Tensor
+        Of any shape.
+    p : float
+        In [0, 1].
+    training : bool
+        If not, x is returned as it is, as for p = 0.
+
+    Raises
+    ------
+    ValueError
+        If `p` is not a probability.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout expects a probability between 0 and 1, found {p!r}")
+    if not training or p == 0:
+        return x
+    if not _ours(x):
+        return F.dropout(x, p)
+    return _Dropout.apply(x, torch.randint(2**63 - 1, ()).item(), p)
 
 
 class ReLU(nn.ReLU):
@@ -273,6 +318,9 @@ class MaxFilter3d(nn.Module):
 
 class Dropout(nn.Dropout):
     """Drop each voxel of each map independently with probability p; kept values are scaled by 1 / (1 - p)."""
+
+    def forward(self, x):
+        return super().forward(x) if self.inplace else dropout(x, self.p, self.training)
 
 
 def initialise(conv, kind, scale=None):

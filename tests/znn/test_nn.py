@@ -5,6 +5,7 @@ from torch import nn as tnn
 
 import znn
 from znn import nn
+from znn.runtime import pool
 
 TANH = nn.Tanh()
 
@@ -35,6 +36,93 @@ def test_gradcheck_max_filter():
     torch.manual_seed(2)
     x = torch.randn(1, 2, 3, 6, 7, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: nn.max_filter3d(x, (2, 2, 2), (1, 2, 1)), (x,))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_places_of_maxima_are_found_only_for_a_gradient(wanted, monkeypatch):
+    found = []
+    monkeypatch.setattr(pool, "max_filter_with_places", lambda *a, real=pool.max_filter_with_places: (
+        found.append(1), real(*a))[1])
+    net = tnn.Sequential(nn.Conv3d(1, 2, (1, 2, 2)), nn.MaxFilter3d((1, 2, 2)))
+    x = torch.randn(1, 1, 2, 9, 9)
+    with torch.set_grad_enabled(wanted):
+        y = net(x)
+        net[1](torch.zeros(1, 1, 1, 3, 3, requires_grad=True))
+    assert len(found) == 2 * wanted and y.requires_grad == wanted
+    net[1](x)  # an input that needs none
+    assert len(found) == 2 * wanted
+
+
+def test_windows_beyond_a_byte_filter_without_a_gradient():
+    x = torch.randn(1, 1, 4, 9, 9)
+    assert nn.max_filter3d(x, (4, 8, 8)).equal(tnn.functional.max_pool3d(x, (4, 8, 8), stride=1))
+    with pytest.raises(ValueError, match="windows of up to 255 taps, found 4 x 8 x 8 = 256"):
+        nn.max_filter3d(x.requires_grad_(), (4, 8, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dropout_and_its_gradient_share_a_mask(dtype):
+    torch.manual_seed(4)
+    x = torch.rand(2, 3, 2, 61, 83, dtype=dtype).add_(1).requires_grad_()
+    y = nn.Dropout(0.25)(x)
+    mask = (y != 0).to(dtype)
+    assert 0.7 < mask.mean() < 0.8 and torch.equal(y, x * mask * (1 / 0.75))
+    grad = torch.randn_like(x)
+    y.backward(grad.transpose(3, 4).contiguous().transpose(3, 4))
+    assert torch.equal(x.grad, grad * mask * (1 / 0.75))
+
+
+def test_gradcheck_dropout():
+    x = torch.randn(2, 3, 1, 4, 5, dtype=torch.double, requires_grad=True)
+
+    def f(x):
+        torch.manual_seed(5)
+        return nn.dropout(x, 0.5)
+
+    assert torch.autograd.gradcheck(f, (x,)) and torch.autograd.gradgradcheck(f, (x,))
+
+
+def test_dropout_follows_the_state_of_torchs_generator():
+    drop, x = nn.Dropout(0.5), torch.ones(1, 2, 3, 20, 30)
+    torch.manual_seed(6)
+    first = drop(x)
+    state = torch.get_rng_state()
+    second, third = drop(x), drop(x)
+    assert not torch.equal(first, second) and not torch.equal(second, third)
+    torch.set_rng_state(state)
+    assert torch.equal(drop(x), second) and torch.equal(drop(x), third)
+    torch.manual_seed(6)
+    assert torch.equal(drop(x), first)
+
+
+@pytest.mark.parametrize("engine", nn.ENGINES)
+def test_dropout_of_nothing_of_everything_and_in_evaluation(engine):
+    znn.use_engine(engine)
+    x = torch.randn(1, 2, 1, 4, 5, requires_grad=True)
+    state = torch.get_rng_state()
+    assert torch.equal(nn.Dropout(0)(x), x) and torch.equal(nn.Dropout(0.5).eval()(x), x)
+    assert torch.equal(torch.get_rng_state(), state)
+    y = nn.Dropout(1)(x)
+    assert not y.any()
+    y.sum().backward()
+    assert not x.grad.any()
+
+
+@pytest.mark.parametrize("engine, x", [("torch", torch.ones(9, 99)), ("znn", torch.ones(9, 99, dtype=torch.bfloat16)),
+                                       ("znn", torch.ones(9, 99, device="meta"))], ids=["engine", "type", "device"])
+def test_dropout_falls_back_on_torch(engine, x):
+    znn.use_engine(engine)
+    torch.manual_seed(7)
+    y = nn.Dropout(0.5)(x)
+    torch.manual_seed(7)
+    expected = tnn.functional.dropout(x, 0.5)
+    assert (y.dtype, y.device, y.shape) == (x.dtype, x.device, x.shape)
+    assert x.is_meta or torch.equal(y, expected)
+
+
+def test_dropout_in_place():
+    x = torch.ones(1, 2, 1, 40, 50)
+    assert nn.Dropout(0.5, inplace=True)(x) is x and 0 < (x == 0).sum() < x.numel()
 
 
 def test_engines_agree_on_outputs_and_gradients():
@@ -114,5 +202,8 @@ def test_clear_refusals():
         nn.Conv3d(1, 2, 1)(torch.zeros(0, 1, 3, 4, 5))
     with pytest.raises(ValueError, match="initialisation 'he' is unknown: choose one of msra"):
         nn.initialise(nn.Conv3d(1, 1, 1), "he")
+    for p in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="expects a probability between 0 and 1, found"):
+            nn.dropout(torch.zeros(3), p)
     with pytest.raises(ValueError, match="expected a positive integer or three"):
         nn.Conv3d(1, 1, (3, 3))

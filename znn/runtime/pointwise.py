@@ -1,7 +1,8 @@
 """Passes over memory that the convolution needs beside its kernels."""
 import numpy as np
-from numba import prange
+from numba import njit, prange
 
+from znn.runtime import strips
 from znn.runtime.threads import parallel
 
 NONE, RELU, TANH = 0, 1, 2
@@ -12,8 +13,9 @@ def gradient(out, grad, y, activation, left):
 
     Parameters
     ----------
-    out : ndarray, (n, c, z, y, pitch)
-        Each row's gradient starts at `left`; the rest of the row becomes zero.
+    out : ndarray, (n, c, z, rows, pitch)
+        Each row's gradient starts at `left`; the rest of the row becomes zero, rows beyond those of `grad` stay as
+        they are.  `pitch` and `left` are multiples of a cache line.
     grad, y : ndarray, (n, c, z, y, x)
         Gradient for the activation's output, and that output.
     activation : None, "relu", or (a, b) for y = a tanh(b s), whose derivative is b (a - y^2 / a)
@@ -21,33 +23,58 @@ def gradient(out, grad, y, activation, left):
     Returns
     -------
     ndarray, (c,)
-        Gradient for the bias.
+        Gradient for the bias, the same whatever the number of threads.
     """
     kind = NONE if activation is None else RELU if activation == "relu" else TANH
     a, b = activation if kind == TANH else (1.0, 1.0)
-    sums = np.empty(grad.shape[:3])
-    _gradient(out, grad, y, kind, grad.dtype.type(a), grad.dtype.type(b), left, sums)
-    return sums.sum((0, 2)).astype(grad.dtype)
+    height = strips.height(grad.shape[4])
+    sums = np.empty((*grad.shape[:3], -(-grad.shape[3] // height)))
+    _gradient(out.ravel(), out.shape, grad.ravel(), y.ravel(), grad.shape, kind, grad.dtype.type(a), grad.dtype.type(b),
+              left, height, sums.ravel())
+    return sums.sum((0, 2, 3)).astype(grad.dtype)
 
 
-@parallel(fastmath={"reassoc", "contract"})
-def _gradient(out, grad, y, kind, a, b, left, sums):
-    n, channels, depth, rows, width = grad.shape
-    for task in prange(n * channels * depth):
-        i, c, z = task // (channels * depth), task // depth % channels, task % depth
-        total = 0.0
-        for r in range(rows):
-            to, g, s = out[i, c, z, r], grad[i, c, z, r], y[i, c, z, r]
-            to[:left] = 0
-            to[left + width:] = 0
-            part = a * 0
-            for k in range(width):
-                v = g[k]
-                if kind == RELU:
-                    v = v if s[k] > 0 else v * 0
-                elif kind == TANH:
-                    v = v * b * (a - s[k] * s[k] / a)
-                to[left + k] = v
-                part += v
-            total += part
-        sums[i, c, z] = total
+# Below, arrays are flat and rows are where they begin, as in `pool`.
+
+@parallel
+def _gradient(out, out_shape, grad, y, shape, kind, a, b, left, height, sums):
+    width, pitch = shape[4], out_shape[4]
+    for task in prange(strips.count(shape, height)):
+        i, c, z, first, end = strips.place(task, shape, height)
+        plane = (i * shape[1] + c) * shape[2] + z
+        start = plane * out_shape[3] * pitch
+        for r in range(first, end):
+            row = (plane * shape[3] + r) * width
+            strips.prefetch_row(grad, row + strips.AHEAD * width, width)
+            wide = strips.whole_vectors(width, end - r)
+            _row(out, start + r * pitch, pitch, left, grad, y, row, width, wide, kind, a, b)
+        sums[task] = _sum(out, start + first * pitch, start + end * pitch)
+
+
+@njit(nogil=True, cache=True)
+def _row(out, to, pitch, left, grad, y, start, width, wide, kind, a, b):
+    """One row into `out`: `wide` voxels, of which those beyond `width` become zero again."""
+    to, start, wide = np.uint64(to), np.uint64(start), np.uint64(wide)
+    zero, first = out.dtype.type(0), to + np.uint64(left)
+    for k in range(to, first):
+        out[k] = zero
+    if kind == RELU:
+        for k in range(wide):
+            out[first + k] = grad[start + k] if y[start + k] > zero else zero
+    elif kind == TANH:
+        for k in range(wide):
+            s = y[start + k]
+            out[first + k] = grad[start + k] * b * (a - s * s / a)
+    else:
+        for k in range(wide):
+            out[first + k] = grad[start + k]
+    for k in range(first + np.uint64(width), to + np.uint64(pitch)):
+        out[k] = zero
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def _sum(array, first, end):
+    total = array.dtype.type(0)
+    for k in range(np.uint64(first), np.uint64(end)):
+        total += array[k]
+    return total

@@ -1,28 +1,88 @@
-"""Sliding maximum over a volume and its gradient."""
+"""Sliding maximum over a volume and its gradient.
+
+Four taps of the window are walked at once.  The places of the maxima are kept as uint8, the number of the tap in the
+window, in rows that are padded with a number that no tap has::
+
+    row 0             255 255 255 255 255 255 255 255      read in place of rows outside of the output
+    row 1 + (n c z y)   0   3   1   1   2 255 255 255      read up to `reach` voxels before and after
+
+so the gradient needs no case for the borders: it gathers, voxel by voxel of x, from the outputs that chose it.
+"""
 import itertools
 
 import numpy as np
-from numba import prange
+from numba import njit, prange
 
-from znn.runtime import arena
+from znn.runtime import arena, strips
 from znn.runtime.threads import parallel
+
+NOWHERE = 255   # no tap's number
+MORE = True     # or None: numba compiles a loop for either type
 
 
 def max_filter(x, window, dilation):
-    """``y[n, c, p] = max_k x[n, c, p + dilation k]``, k over the window; NaN wins, as in torch."""
-    extent = [n - d * (k - 1) for n, d, k in zip(x.shape[2:], dilation, window)]
-    y = arena.empty((*x.shape[:2], *extent), x.dtype)
-    _max_filter(x, y, _taps(window, dilation))
+    """``y[n, c, p] = max_k x[n, c, p + dilation k]``, k over the window; NaN wins, as in torch.
+
+    Parameters
+    ----------
+    x : ndarray, (n, c, z, y, x)
+        float32 or float64, contiguous.
+    window, dilation : (int, int, int)
+
+    Returns
+    -------
+    y : ndarray, (n, c, z - dilation_z (window_z - 1), ...)
+    """
+    y, offsets = _output(x, window, dilation)
+    _max_filter(x.ravel(), x.shape, y.ravel(), y.shape, None, 0, offsets, strips.height(y.shape[4]))
     return y
 
 
-def max_filter_gradient(x, y, grad, window, dilation):
-    """Gradient for x: each output's gradient goes to the first voxel of its window that holds the maximum.
+def max_filter_with_places(x, window, dilation):
+    """`max_filter`, and where in its window each maximum lies; of equal ones, the first.
 
-    The place of the maximum is found again by comparing x with y, which are both kept by their neighbours anyway.
+    Returns
+    -------
+    y : ndarray, (n, c, z - dilation_z (window_z - 1), ...)
+    places : ndarray of uint8, (1 + n c z y, pitch)
+        Number of the tap, in C order of the window, for each row of y from row 1 on; 255 in row 0 and after each row.
+
+    Raises
+    ------
+    ValueError
+        If the window has more than 255 taps.
     """
-    dx = np.zeros_like(x)
-    _scatter(x, y, grad, dx, _taps(window, dilation))
+    y, offsets = _output(x, window, dilation)
+    if len(offsets) > NOWHERE:
+        raise ValueError(f"the gradient of a max filter knows windows of up to {NOWHERE} taps, found "
+                         f"{' x '.join(map(str, window))} = {len(offsets)}: filter twice with smaller windows")
+    places = arena.empty((1 + y.size // y.shape[4], -(-x.shape[4] // strips.LANES) * strips.LANES), np.dtype(np.uint8))
+    places[0] = NOWHERE
+    _max_filter(x.ravel(), x.shape, y.ravel(), y.shape, places.ravel(), places.shape[1], offsets,
+                strips.height(y.shape[4]))
+    return y, places
+
+
+def max_filter_gradient(x_shape, places, grad, window, dilation):
+    """Gradient for x: the sum of the gradients of those outputs whose maximum each voxel is.
+
+    Parameters
+    ----------
+    x_shape : tuple of int
+    places : ndarray of uint8
+        From `max_filter_with_places`.
+    grad : ndarray
+        Gradient of the loss for y, contiguous.
+    window, dilation : (int, int, int)
+
+    Returns
+    -------
+    dx : ndarray, (n, c, z, y, x)
+    """
+    dx = arena.empty(x_shape, grad.dtype)
+    taps = _taps(window, dilation)
+    _gather(grad.ravel(), grad.shape, places.ravel(), places.shape[1], dx.ravel(), dx.shape, taps,
+            strips.height(x_shape[4]))
     return dx
 
 
@@ -30,36 +90,130 @@ def _taps(window, dilation):
     return np.array(list(itertools.product(*(range(0, k * d, d) for k, d in zip(window, dilation)))), np.int64)
 
 
+def _output(x, window, dilation):
+    """An array for the maxima, and how far from the window's first voxel its taps lie in memory."""
+    extent = [n - d * (k - 1) for n, d, k in zip(x.shape[2:], dilation, window)]
+    offsets = _taps(window, dilation) @ np.array([x.shape[3] * x.shape[4], x.shape[4], 1])
+    return arena.empty((*x.shape[:2], *extent), x.dtype), offsets
+
+
+# Below, arrays are flat and rows are where they begin: a view of a row would count its references, which costs more
+# than the row.  Unsigned, since numba asks of every signed index whether it counts from the end.
+
 @parallel
-def _max_filter(x, y, taps):
-    n, channels, depth, rows, width = y.shape
-    for task in prange(n * channels * depth):
-        i, c, z = task // (channels * depth), task // depth % channels, task % depth
-        for r in range(rows):
-            to = y[i, c, z, r]
-            to[:] = x[i, c, z, r, :width]
-            for t in range(1, len(taps)):
-                dz, dy, dx = taps[t]
-                v = x[i, c, z + dz, r + dy, dx:dx + width]
+def _max_filter(x, x_shape, y, shape, places, pitch, offsets, height):
+    width = shape[4]
+    for task in prange(strips.count(shape, height)):
+        i, c, z, first, end = strips.place(task, shape, height)
+        plane, x_plane = (i * shape[1] + c) * shape[2] + z, (i * shape[1] + c) * x_shape[2] + z
+        for r in range(first, end):
+            row = plane * shape[3] + r
+            _row_of_maxima(x, (x_plane * x_shape[3] + r) * x_shape[4], offsets, y, row * width,
+                           strips.whole_vectors(width, end - r), places, (1 + row) * pitch)
+            if places is not None:
+                _fill(places, (1 + row) * pitch + width, pitch - width, np.uint8(NOWHERE))
+
+
+@njit(nogil=True, cache=True)
+def _row_of_maxima(x, s, offsets, y, row, wide, places, p):
+    """Maxima of `wide` voxels from s on into y and, unless None, their places."""
+    last = len(offsets) - 1
+    for t in range(0, last + 1, 4):
+        t1, t2, t3 = min(t + 1, last), min(t + 2, last), min(t + 3, last)  # again the last: it changes nothing
+        s0, s1, s2, s3 = s + offsets[t], s + offsets[t1], s + offsets[t2], s + offsets[t3]
+        n0, n1, n2, n3 = np.uint8(t), np.uint8(t1), np.uint8(t2), np.uint8(t3)
+        if t == 0:
+            _best_of_four(x, s0, s1, s2, s3, n0, n1, n2, n3, y, row, wide, places, p, None)
+        else:
+            _best_of_four(x, s0, s1, s2, s3, n0, n1, n2, n3, y, row, wide, places, p, MORE)
+
+
+@njit(nogil=True, cache=True)
+def _best_of_four(x, s0, s1, s2, s3, n0, n1, n2, n3, y, row, wide, places, p, more):
+    """The maxima of four taps and, with MORE, of what y holds."""
+    s0, s1, s2, s3 = np.uint64(s0), np.uint64(s1), np.uint64(s2), np.uint64(s3)
+    row, p = np.uint64(row), np.uint64(p)
+    for k in range(np.uint64(wide)):
+        v0, v1, v2, v3 = x[s0 + k], x[s1 + k], x[s2 + k], x[s3 + k]
+        b = v0 if more is None else y[row + k]
+        b0 = v0 if v0 > b or v0 != v0 else b
+        b1 = v1 if v1 > b0 or v1 != v1 else b0
+        b2 = v2 if v2 > b1 or v2 != v2 else b1
+        y[row + k] = v3 if v3 > b2 or v3 != v3 else b2
+        if places is not None:
+            n = n0 if more is None else places[p + k]
+            n = n0 if v0 > b or v0 != v0 else n
+            n = n1 if v1 > b0 or v1 != v1 else n
+            n = n2 if v2 > b1 or v2 != v2 else n
+            places[p + k] = n3 if v3 > b2 or v3 != v3 else n
+
+
+@parallel
+def _gather(grad, shape, places, pitch, dx, x_shape, taps, height):
+    width = x_shape[4]
+    for task in prange(strips.count(x_shape, height)):
+        i, c, z, first, end = strips.place(task, x_shape, height)
+        channel = i * shape[1] + c
+        for r in range(first, end):
+            ahead = (channel * shape[2] + z) * shape[3] + r + strips.AHEAD
+            strips.prefetch_row(grad, ahead * shape[4], shape[4])
+            row = ((channel * x_shape[2] + z) * x_shape[3] + r) * width
+            _row_of_gradients(grad, shape, places, pitch, channel, z, r, taps, dx, row, width,
+                              strips.whole_vectors(width, end - r))
+
+
+@njit(nogil=True, cache=True)
+def _row_of_gradients(grad, shape, places, pitch, channel, z, r, taps, dx, row, width, wide):
+    """Row (z, r) of dx, from the outputs of one channel."""
+    last = len(taps) - 1
+    for t in range(0, last + 1, 4):
+        g0, p0 = _source(t, taps, shape, pitch, channel, z, r)
+        g1, p1 = _source(t + 1, taps, shape, pitch, channel, z, r)
+        g2, p2 = _source(t + 2, taps, shape, pitch, channel, z, r)
+        g3, p3 = _source(t + 3, taps, shape, pitch, channel, z, r)
+        n0, n1, n2, n3 = np.uint8(t), np.uint8(min(t + 1, last)), np.uint8(min(t + 2, last)), np.uint8(min(t + 3, last))
+        if min(g0, g1, g2, g3) < 0 or max(g0, g1, g2, g3) + wide > len(grad):
+            if t == 0:
+                _fill(dx, row, width, dx.dtype.type(0))
+            for g, p, n in ((g0, p0, n0), (g1, p1, n1), (g2, p2, n2), (g3, p3, n3)):
                 for k in range(width):
-                    to[k] = v[k] if v[k] > to[k] or v[k] != v[k] else to[k]
+                    if places[p + k] == n:
+                        dx[row + k] += grad[g + k]
+        elif t == 0:
+            _sum_of_four(grad, g0, g1, g2, g3, places, p0, p1, p2, p3, n0, n1, n2, n3, dx, row, wide, None)
+        else:
+            _sum_of_four(grad, g0, g1, g2, g3, places, p0, p1, p2, p3, n0, n1, n2, n3, dx, row, wide, MORE)
 
 
-@parallel
-def _scatter(x, y, grad, dx, taps):
-    n, channels, depth, rows, width = y.shape
-    for task in prange(n * channels):
-        i, c = task // channels, task % channels
-        left = np.empty(width, x.dtype)
-        for z in range(depth):
-            for r in range(rows):
-                left[:] = grad[i, c, z, r]
-                top = y[i, c, z, r]
-                for t in range(len(taps)):
-                    dz, dy, dk = taps[t]
-                    v = x[i, c, z + dz, r + dy, dk:dk + width]
-                    to = dx[i, c, z + dz, r + dy, dk:dk + width]
-                    for k in range(width):
-                        hit = v[k] == top[k]
-                        to[k] += left[k] if hit else left[k] * 0
-                        left[k] = left[k] * 0 if hit else left[k]
+@njit(nogil=True, cache=True)
+def _source(t, taps, shape, pitch, channel, z, r):
+    """Where the row that tap t brings to row (z, r) begins, in the gradients and in the places."""
+    if t >= len(taps):
+        return 0, 0
+    section, row = z - taps[t, 0], r - taps[t, 1]
+    if section < 0 or section >= shape[2] or row < 0 or row >= shape[3]:
+        return 0, 0
+    row += (channel * shape[2] + section) * shape[3]
+    return row * shape[4] - taps[t, 2], (1 + row) * pitch - taps[t, 2]
+
+
+@njit(nogil=True, cache=True)
+def _sum_of_four(grad, g0, g1, g2, g3, places, p0, p1, p2, p3, n0, n1, n2, n3, dx, row, wide, more):
+    """What four taps bring where each was chosen, and, with MORE, what dx holds."""
+    g0, g1, g2, g3 = np.uint64(g0), np.uint64(g1), np.uint64(g2), np.uint64(g3)
+    p0, p1, p2, p3, row = np.uint64(p0), np.uint64(p1), np.uint64(p2), np.uint64(p3), np.uint64(row)
+    zero = dx.dtype.type(0)
+    for k in range(np.uint64(wide)):
+        v = zero if more is None else dx[row + k]
+        v += grad[g0 + k] if places[p0 + k] == n0 else zero
+        v += grad[g1 + k] if places[p1 + k] == n1 else zero
+        v += grad[g2 + k] if places[p2 + k] == n2 else zero
+        v += grad[g3 + k] if places[p3 + k] == n3 else zero
+        dx[row + k] = v
+
+
+@njit(nogil=True, cache=True)
+def _fill(out, start, width, value):
+    start = np.uint64(start)
+    for k in range(np.uint64(width)):
+        out[start + k] = value
