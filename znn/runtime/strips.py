@@ -6,6 +6,8 @@ few, and long enough to hide what a task costs.
 
 Rows are walked in whole vectors: the last one of a row may reach into the next, which comes after and is written again.
 This is cheaper than single voxels, whose branches no processor predicts.
+
+What is here becomes part of its callers, and numba's cache only looks at their files: after a change, touch them.
 """
 from llvmlite import ir
 from numba import njit, types

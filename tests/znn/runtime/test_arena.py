@@ -124,6 +124,20 @@ def test_trim_forgets_how_much_was_in_use():
     assert arena.idle() + sum(a.nbytes for a in several) <= SPARE * 16 * MANY
 
 
+def test_a_lower_limit_for_a_while():
+    arena = Arena()
+    kept = arena.empty((8 * MANY,), BYTE)
+    arena.empty((16 * MANY,), BYTE)
+    arena.empty((4 * MANY,), BYTE)
+    assert arena.idle() == 20 * MANY
+    with arena.at_most(12 * MANY):
+        assert arena.idle() == 4 * MANY  # the block that is idle for longest went first
+        arena.empty((MANY,), BYTE)
+        assert arena.idle() + kept.nbytes <= 12 * MANY
+    arena.empty((16 * MANY,), BYTE)
+    assert arena.idle() > 16 * MANY
+
+
 def test_arrays_in_reference_cycles_come_back():
     arena = Arena()
     cycle = [arena.empty((MANY,), BYTE)]

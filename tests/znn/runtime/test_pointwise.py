@@ -34,6 +34,7 @@ def test_gradient(extent, left, activation, derivative, dtype):
     rows = out[:, :, :, :extent[1]]
     assert np.allclose(rows[..., left:left + extent[2]], expected, rtol=accuracy, atol=accuracy)
     assert not rows[..., :left].any() and not rows[..., left + extent[2]:].any()
+    assert np.isnan(out[:, :, :, extent[1]:]).all()  # untouched
     assert sums.dtype == dtype and sums.shape == (3,)
     assert np.allclose(sums, expected.sum((0, 2, 3, 4)), rtol=0, atol=accuracy * np.abs(expected).sum())
 

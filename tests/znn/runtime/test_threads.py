@@ -22,7 +22,7 @@ try:
     numba.get_num_threads()
 except ValueError:
     sys.exit(77)
-from znn.runtime import conv, pool, threads
+from znn.runtime import conv, dropout, pool, threads
 
 rng = np.random.default_rng(0)
 x = rng.standard_normal((2, 3, 4, 20, 37)).astype(np.float32)
@@ -32,9 +32,9 @@ bias = rng.standard_normal(5).astype(np.float32)
 
 def results():
     y = conv.forward(x, w, bias, (1, 2, 1), "relu")
-    top = pool.max_filter(y, (1, 2, 2), (1, 1, 1))
-    return [a.tobytes() for a in (y, *conv.backward(x, w, y, y, (1, 2, 1), "relu"), top,
-                                  pool.max_filter_gradient(y, top, top, (1, 2, 2), (1, 1, 1)))]
+    top, places = pool.max_filter_with_places(y, (1, 2, 2), (1, 1, 1))
+    return [a.tobytes() for a in (y, *conv.backward(x, w, y, y, (1, 2, 1), "relu"), dropout.dropout(top, 3, 0.5),
+                                  pool.max_filter_gradient(y.shape, places, top, (1, 2, 2), (1, 1, 1)))]
 
 
 def child(expected, times=3):
