@@ -15,7 +15,7 @@ class Emitter:
     dtype : numpy.dtype
         float32 or float64.
     signature : str
-        Argument kinds, one letter each: "p" pointer to elements, "i" int64.
+        Argument kinds, one letter each: "p" pointer to elements, "i" int64, "t" pointer to a table of int64.
     lanes : int, optional
         Elements of a vector, the target's own unless given.
     """
@@ -25,7 +25,7 @@ class Emitter:
         self.scalar = {4: ir.FloatType(), 8: ir.DoubleType()}[dtype.itemsize]
         self.vector = ir.VectorType(self.scalar, self.lanes)
         self._suffix = f"v{self.lanes}f{8 * self.size}"
-        kinds = {"p": self.scalar.as_pointer(), "i": I64}
+        kinds = {"p": self.scalar.as_pointer(), "i": I64, "t": I64.as_pointer()}
         self.module = ir.Module()
         self.fn = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [kinds[k] for k in signature]), "kernel")
         self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
@@ -38,6 +38,14 @@ class Emitter:
             if not (isinstance(o, int) and o == 0):
                 pointer = self.b.gep(pointer, [I64(o) if isinstance(o, int) else o])
         return pointer
+
+    def entry(self, table, index):
+        """The int64 at a constant index of a table."""
+        return self.b.load(self.b.gep(table, [I64(index)]))
+
+    def pointer(self, address):
+        """An i64 as pointer to elements."""
+        return self.b.inttoptr(address, self.scalar.as_pointer())
 
     def block(self, elements):
         """A pointer to that many elements on the stack, aligned to a cache line."""

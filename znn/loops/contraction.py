@@ -225,3 +225,15 @@ def matmul(m, n, k):
     return Contraction("matmul", (Dim("m", m), Dim("n", n), Dim("k", k, True)),
                        out=_access("C", [("m", n), ("n", 1)]), a=_access("A", [("m", k), ("k", 1)]),
                        b=_access("B", [("k", n), ("n", 1)]))
+
+
+def points_forward(points, ci, co, taps, columns, dilation, v_pitch, m_pitch):
+    """Convolutions along x, one for each point: V (points, ci, v_pitch) with U (points, co, ci, taps) to M (points, co,
+    m_pitch), of which the `columns` (first, end) are computed."""
+    first, end = columns
+    return Contraction(
+        "points_forward",
+        (Dim("p", points), Dim("co", co), Dim("x", end - first), Dim("ci", ci, True), Dim("kx", taps, True)),
+        out=_access("M", [("p", co * m_pitch), ("co", m_pitch), ("x", 1)], first),
+        a=_access("V", [("p", ci * v_pitch), ("ci", v_pitch), ("x", 1), ("kx", dilation)], first),
+        b=_access("U", zip(("p", "co", "ci", "kx"), row_major((points, co, ci, taps)))))

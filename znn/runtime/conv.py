@@ -7,7 +7,7 @@ import functools
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
-from znn.runtime import arena, default, driver, pointwise
+from znn.runtime import arena, default, driver, pointwise, winograd
 from znn.runtime.database import schedule_for
 from znn.runtime.kernel import kernel
 
@@ -29,9 +29,12 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
     """
     extent = tuple(s - d * (k - 1) for s, d, k in zip(x.shape[2:], dilation, w.shape[2:]))
     epilogue = Epilogue(onto is not None, bias is not None, activation)
-    kernels = _forward(x.shape, w.shape, extent, tuple(dilation), x.dtype, epilogue, target.current())
     y = arena.empty((x.shape[0], w.shape[0], *extent), x.dtype) if onto is None else onto
-    _run(kernels, y, x, w, bias)
+    tiles = _tiles(*w.shape[:2], extent, w.shape[2:], tuple(dilation), x.dtype, epilogue, target.current())
+    if tiles:
+        tiles.run(y, x, w, bias)
+    else:
+        _run(_forward(x.shape, w.shape, extent, tuple(dilation), x.dtype, epilogue, target.current()), y, x, w, bias)
     return y
 
 
@@ -90,9 +93,14 @@ def padded_shape(extent, reach, line):
 
 def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
     """Gradient for x from what `prepared` made of a gradient of shape `extent` (n, out, z, y, x)."""
-    kernels = _data(x_shape, w.shape, extent[4], tuple(dilation), row_major(g.shape), left, g.dtype, target.current())
-    dx = arena.empty(x_shape, g.dtype)
-    _run(kernels, dx, g, w)
+    dx, dilation = arena.empty(x_shape, g.dtype), tuple(dilation)
+    tiles = _tiles(w.shape[1], w.shape[0], x_shape[2:], w.shape[2:], dilation, g.dtype, Epilogue(), target.current())
+    if tiles:
+        reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
+        mirrored = w.transpose(1, 0, 2, 3, 4)[:, :, ::-1, ::-1, ::-1]
+        tiles.run(dx, g, mirrored, start=left - reach[2], extent=extent[2:4], before=reach[:2])
+    else:
+        _run(_data(x_shape, w.shape, extent[4], dilation, row_major(g.shape), left, g.dtype, target.current()), dx, g, w)
     return dx
 
 
@@ -107,6 +115,13 @@ def backward_weights(x, w_shape, g, left, extent, dilation=(1, 1, 1)):
 def _run(kernels, out, a, w, bias=None):
     packed = [k.pack(w) for k in kernels]
     driver.run([k.piece(out, a, p, bias) for k, p in zip(kernels, packed)])
+
+
+@functools.lru_cache(maxsize=4096)
+def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where):
+    """How to compute a convolution at points, None where the direct form is sooner done."""
+    rows = winograd.tile(extent, ci, co, taps, dilation) if extent[2] >= where.lanes(dtype) else None
+    return rows and winograd.Tiles(ci, co, taps, dilation, extent[2], rows, dtype, epilogue, where)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -11,37 +11,37 @@ channels by taps; its vectors hold a few channels of a few neighbouring voxels, 
 """
 import itertools
 import math
+from collections import defaultdict
 
 from znn.loops.schedule import Loop, Schedule
 
 TASKS = 64               # pieces of work: enough for a large machine
 COPY_BYTES = 4 << 20     # of private weight gradients that are added up at the end
 BLOCK_BYTES = 256 << 10  # of a gradient that is packed at once, to stay in the second cache
+PIECES = "p", "n", "z", "y"  # each row of each volume, or for each point, is work of its own
 WORTH = 0.08             # part of the time that a kernel more must save
 
 
 def spatial(contraction, lanes, registers):
     """Schedule for `conv_forward` and `conv_backward_data`, voxels in the lanes."""
-    extents = contraction.extents
+    extents = _extents(contraction)
     out, inner = _channels(contraction)
     channels, vectors = tile(extents[out], -(-extents["x"] // lanes), registers)
     taps = [Loop("kz"), Loop("ky")]
     summed = [Loop(inner), *taps] if extents["kz"] == 1 else [*taps, Loop(inner)]  # one plane at a time
-    loops = [Loop("n", 1, "parallel"), Loop("z", 1, "parallel"), Loop("y", 1, "parallel"),
-             Loop("x", vectors * lanes), Loop(out, channels), *summed,
+    loops = [*(Loop(d, 1, "parallel") for d in PIECES), Loop("x", vectors * lanes), Loop(out, channels), *summed,
              Loop("kx", 1, "unroll"), Loop(out, 1, "unroll"), Loop("x", 1, "vector")]
     return _tidy(loops, extents)
 
 
 def narrow(contraction, lanes, registers):
     """Schedule for `conv_forward` and `conv_backward_data` of few columns, channels in the lanes."""
-    extents = contraction.extents
+    extents = _extents(contraction)
     out, inner = _channels(contraction)
     whole = -(-extents[out] // lanes)
     vectors = max(1, min(whole, (registers - 1) // (extents["x"] + 1)))
     vectors = -(-whole // -(-whole // vectors))  # blocks of one size
-    loops = [Loop("n", 1, "parallel"), Loop("z", 1, "parallel"), Loop("y", 1, "parallel"), Loop(out, vectors * lanes),
-             Loop("kz"), Loop("ky"), Loop(inner), Loop("kx", 1, "unroll"), Loop("x", 1, "unroll"),
+    loops = [*(Loop(d, 1, "parallel") for d in PIECES), Loop(out, vectors * lanes), Loop("kz"), Loop("ky"), Loop(inner), Loop("kx", 1, "unroll"), Loop("x", 1, "unroll"),
              Loop(out, 1, "vector")]
     return _tidy(loops, extents)
 
@@ -98,6 +98,11 @@ def tile(channels, vectors, registers):
     return min((n for n in range(1, channels + 1) if (n + 1) * held + 1 <= registers), key=cost, default=1), held
 
 
+def _extents(contraction):
+    """Extent by name; 1 for what the contraction does not have."""
+    return defaultdict(lambda: 1, contraction.extents)
+
+
 def _channels(contraction):
     """The channels that a spatial contraction makes, and those that it sums over."""
     return ("co", "ci") if "co" not in contraction.reductions else ("ci", "co")
@@ -128,7 +133,7 @@ def _weight_tile(extents, each, registers):
 
 def _tidy(loops, extents):
     """The schedule without the loops that make a single step."""
-    inside, kept = dict(extents), []
+    inside, kept = extents.copy(), []
     for loop in loops:
         if loop.step < inside[loop.dim]:
             kept.append(loop)

@@ -20,6 +20,8 @@ class Kernel:
 
     Attributes
     ----------
+    address : int
+        Of the machine code, for `driver.run`.
     tasks : int
         Independent pieces of work, any subset of which may run at the same time.
     copies : int
@@ -29,17 +31,10 @@ class Kernel:
     """
 
     def __init__(self, contraction, schedule, where, dtype, epilogue, packed):
-        entry = cache.key(contraction, schedule, epilogue, packed, dtype.str, where, jit.processor(where))
-        with _short_lived():
-            nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
-            self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
-            self.packing = nest.plan.packing if packed == "before" else None
-            code = cache.load(entry)
-            if code is None:
-                code = jit.object_code(nest.module, where)
-                cache.store(entry, code)
-            del nest
-        self._address = jit.link(code, where)
+        nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
+        self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
+        self.packing = nest.plan.packing if packed == "before" else None
+        self.address = machine_code(lambda: nest.module, where, contraction, schedule, epilogue, packed, dtype.str)
 
     def pack(self, b):
         """Operand b, contiguous, in the layout that the kernel reads."""
@@ -52,8 +47,19 @@ class Kernel:
 
         `b` must be packed already if the kernel says so.
         """
-        return (self._address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
+        return (self.address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
                 0 if bias is None else bias.ctypes.data, self.tasks)
+
+
+def machine_code(module, where, *parts):
+    """Address of the function that the IR `module()` defines, from the cache if `parts`, which say all, are there."""
+    entry = cache.key(*parts, where, jit.processor(where))
+    code = cache.load(entry)
+    if code is None:
+        with _short_lived():
+            code = jit.object_code(module(), where)
+        cache.store(entry, code)
+    return jit.link(code, where)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,100 @@
+"""Rows of voxels combined into rows by a constant matrix: the transforms of a convolution at points, as machine code.
+
+The function is ``kernel(out, in, bias, width, first, last)`` for channels `first` to `last`.  `out` and `in` are tables
+with two int64 for each row: its address in channel 0, and how many elements further the next channel's is, 0 for a row
+that all channels share (zeros to read, or somewhere to write what nobody wants).  `width` is no less than a vector.
+"""
+import itertools
+
+import numpy as np
+
+from znn.codegen.emit import I64, Emitter
+from znn.codegen.plan import PLAIN
+
+
+def rows(matrix, target, dtype, epilogue=PLAIN):
+    """The llvmlite module of ``out[k] = epilogue(sum_i matrix[k, i] in[i])``.
+
+    Parameters
+    ----------
+    matrix : ndarray, (outputs, inputs)
+    target : Target
+    dtype : numpy.dtype
+    epilogue : Epilogue
+    """
+    e = Emitter(target, dtype, "ttpiii")
+    out, source, bias, width, first, last = e.fn.args
+    outs, sources = ([(e.pointer(e.entry(t, 2 * i)), e.entry(t, 2 * i + 1)) for i in range(n)]
+                     for t, n in zip((out, source), matrix.shape))
+    before_last = e.b.sub(width, I64(e.lanes))
+
+    def channel(c):
+        here, there = ([e.at(p, e.b.mul(c, step)) for p, step in side] for side in (sources, outs))
+        added = e.broadcast(e.at(bias, c)) if epilogue.bias else None
+
+        def values(x):
+            found = _combined(e, matrix, [e.load(e.at(p, x)) for p in here])
+            if epilogue.accumulate:
+                found = [e.b.fadd(v, e.load(e.at(p, x))) for v, p in zip(found, there)]
+            if epilogue.bias:
+                found = [e.b.fadd(v, added) for v in found]
+            return [e.activation(v, epilogue.activation) for v in found]
+
+        def write(found, x):
+            for v, p in zip(found, there):
+                e.store(v, e.at(p, x))
+            return []
+
+        # The last vector ends with the row, over some lanes of the one before it: what it is added to is read first.
+        end = values(before_last) if epilogue.accumulate else None
+        vectors = e.b.sdiv(e.b.sub(width, I64(1)), I64(e.lanes))
+        e.loop(vectors, [], lambda i: write(values(e.mul(i, e.lanes)), e.mul(i, e.lanes)))
+        write(end or values(before_last), before_last)
+        return []
+
+    e.loop(e.b.sub(last, first), [], channel, first)
+    e.b.ret_void()
+    return e.module
+
+
+def _combined(e, matrix, vectors):
+    """The matrix times the vectors; two columns, or two rows, that differ only in signs cost little more than one."""
+    matrix, vectors = np.array(matrix, float), list(vectors)
+    for i, j in _twins(matrix.T):
+        same = matrix[:, i] == matrix[:, j]
+        total, difference = e.b.fadd(vectors[i], vectors[j]), e.b.fsub(vectors[i], vectors[j])
+        vectors[i], vectors[j] = total, difference
+        matrix[:, j] = np.where(same, 0, matrix[:, i])
+        matrix[:, i] = np.where(same, matrix[:, i], 0)
+    out = [None] * len(matrix)
+    for i, j in _twins(matrix):
+        same = matrix[i] == matrix[j]
+        even, odd = (_sum(e, np.where(part, matrix[i], 0), vectors) for part in (same, ~same))
+        out[i], out[j] = e.b.fadd(even, odd), e.b.fsub(even, odd)
+    return [_sum(e, row, vectors) if v is None else v for v, row in zip(out, matrix)]
+
+
+def _twins(matrix):
+    """Disjoint pairs of rows that are equal but for signs, some of which differ, with several entries."""
+    pairs = [(i, j) for i, j in itertools.combinations(range(len(matrix)), 2)
+             if (abs(matrix[i]) == abs(matrix[j])).all() and (matrix[i] != 0).sum() > 1
+             and 0 < ((matrix[i] == matrix[j]) & (matrix[i] != 0)).sum() < (matrix[i] != 0).sum()]
+    taken, kept = set(), []
+    for pair in pairs:
+        if not taken & set(pair):
+            kept.append(pair)
+            taken |= set(pair)
+    return kept
+
+
+def _sum(e, row, vectors):
+    """sum_i row[i] vectors[i], whose factors of one come first: they need no multiplication."""
+    total = None
+    for factor, v in sorted(((f, v) for f, v in zip(row, vectors) if f), key=lambda term: term[0] != 1):
+        if total is None:
+            total = v if factor == 1 else e.b.fmul(e.constant(factor), v)
+        elif factor == 1:
+            total = e.b.fadd(total, v)
+        else:
+            total = e.fma(e.constant(factor), v, total)
+    return e.zero() if total is None else total

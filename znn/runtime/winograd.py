@@ -1,0 +1,198 @@
+"""Convolutions with half the multiplications: rows of the output in tiles along y, computed at points.
+
+A tile is m rows of the output, `dilation` apart.  For all channels of it a task transforms the m + r - 1 rows of the
+input that they need into rows at points, convolves each along x with the weights at its point (`points_forward`, an
+ordinary contraction), and transforms back; bias and activation are part of that.  What lies between stays in the second
+cache.  `znn.loops.winograd` has the mathematics.
+"""
+import functools
+
+import numba
+import numpy as np
+from numba import njit, prange
+
+from znn.codegen.plan import PLAIN, Epilogue
+from znn.codegen.rows import rows
+from znn.loops.contraction import points_forward
+from znn.loops.winograd import POINTS, matrices
+from znn.runtime import arena, default
+from znn.runtime.database import schedule_for
+from znn.runtime.driver import call, take
+from znn.runtime.kernel import kernel, machine_code
+from znn.runtime.threads import parallel
+
+SCRATCH = 512 << 10  # bytes of rows at points, to stay in the second cache
+FEWEST = 8           # tiles: with less, threads have nothing to do
+GAIN = 0.9           # part of the direct form's time that points must stay below
+PASS = 6             # multiplications that the transforms of a row take the time of
+
+
+def tile(extent, ci, co, taps, dilation):
+    """Rows of a tile that cost the least; None where the direct form costs less.
+
+    Parameters
+    ----------
+    extent : (int, int, int)
+        Of the output, (z, y, x).
+    ci, co : int
+    taps, dilation : (int, int, int)
+    """
+    each = taps[0] * taps[2] * ci * co  # multiplications of a row at a point
+    lengths = [len(range(p, extent[1], dilation[1])) for p in range(dilation[1])]  # rows of each phase
+    tiles = lambda m: sum(-(-n // m) for n in lengths)  # noqa: E731
+    cost = lambda m: tiles(m) * (m + taps[1] - 1) * (each + PASS * (taps[0] * ci + co))  # noqa: E731
+    able = [m for m in range(2, max(POINTS)) if m + taps[1] - 1 in POINTS and taps[1] > 1]
+    best = min(able, key=cost, default=None)
+    if best is None or extent[0] * tiles(best) < FEWEST or cost(best) > GAIN * extent[1] * taps[1] * each:
+        return None
+    return best
+
+
+class Tiles:
+    """A convolution in tiles of m rows, ready to run.
+
+    Parameters
+    ----------
+    ci, co : int
+    taps, dilation : (int, int, int)
+    width : int
+        Columns of the output.
+    m : int
+    dtype : numpy.dtype
+    epilogue : Epilogue
+    where : Target
+    """
+
+    def __init__(self, ci, co, taps, dilation, width, m, dtype, epilogue, where):
+        self.ci, self.co, self.taps, self.dilation, self.m, self.dtype = ci, co, taps, dilation, m, dtype
+        values, self._weights_at, self._inputs_at = matrices(m, taps[1])
+        self.points, lanes = m + taps[1] - 1, where.lanes(dtype)
+        self.halo = dilation[2] * (taps[2] - 1)
+        self.blocks = _blocks(width, self._widest(width, lanes), lanes)
+        line = arena.LINE // dtype.itemsize
+        longest = max(end - first for first, end in self.blocks)
+        self.pitches = [(-(-n // line) | 1) * line for n in (longest + self.halo, longest)]
+        self._kernels = [self._block(end - first, dtype, where) for first, end in self.blocks]
+        transform = lambda matrix, e: machine_code(  # noqa: E731
+            lambda: rows(matrix, where, dtype, e), where, "rows", matrix.tolist(), dtype.str, e)
+        self._transforms = transform(self._inputs_at, PLAIN), transform(values.T, epilogue)
+
+    def _widest(self, width, lanes):
+        held = self.points * (self.ci + self.co) * self.dtype.itemsize
+        return max(lanes, min(width, SCRATCH // held // lanes * lanes))
+
+    def _block(self, width, dtype, where):
+        """For each part of a block of so many columns its kernel, and the same adding on."""
+        return [[_kernel(self.points, self.ci, self.co, self.taps[2], (first, end), self.dilation[2],
+                         *self.pitches, rule, dtype, e, where) for e in (PLAIN, Epilogue(accumulate=True))]
+                for first, end, rule in default.columns(width, self.co, where.lanes(dtype))]
+
+    def weights(self, w):
+        """Weights (co, ci, kz, ky, kx) at the points, (kz, points, co, ci, kx)."""
+        at = np.tensordot(self._weights_at.astype(w.dtype), w, (1, 3))
+        return np.ascontiguousarray(at.transpose(3, 0, 1, 2, 4))
+
+    def run(self, out, source, w, bias=None, start=0, extent=None, before=(0, 0)):
+        """out (n, co, z, y, x) from the rows of source (n, ci, z, rows, pitch).
+
+        Parameters
+        ----------
+        out, source, w, bias : ndarray
+        start : int
+            Column of source that the first tap of the first voxel reads.
+        extent : (int, int), optional
+            Planes and rows of source that count, all unless given; there are zeros around them.
+        before : (int, int)
+            How many of these planes and rows the first voxel's taps begin with.
+        """
+        at, item = self.weights(w), self.dtype.itemsize
+        packed = {k: [k.pack(a) for a in at] for parts in self._kernels for k, _ in parts}
+        most = max(map(len, self._kernels))
+        code = np.zeros((len(self.blocks), most, 2 + self.taps[0]), np.int64)
+        for block, parts in zip(code, self._kernels):
+            for entry, (first, later) in zip(block, parts):
+                entry[:] = first.address, later.address, *(p.ctypes.data for p in packed[first])
+        threads = numba.get_num_threads()
+        per_point = [c * p for c, p in zip((self.ci, self.co), self.pitches)]
+        scratch = arena.empty((threads, self.points * sum(per_point)), self.dtype)
+        common = np.zeros(2 * (max(self.pitches) + 64), self.dtype)  # zeros to read, then room for what nobody wants
+        grid = (out.shape[0], *out.shape[2:4], self.dilation[0], self.dilation[1], self.taps[0], self.m, self.points,
+                self.ci, self.co, self.halo, *self.pitches, item)
+        _run(grid, _record(source, start, extent or source.shape[2:4], before), _record(out, 0, out.shape[2:4], (0, 0)),
+             np.array(self.blocks), code, self._transforms, 0 if bias is None else bias.ctypes.data,
+             common.ctypes.data, common.ctypes.data + common.nbytes // 2, scratch.ctypes.data,
+             scratch.strides[0], np.zeros((threads, 4, self.points, 2), np.int64), np.zeros(1, np.int64))
+
+
+def _blocks(width, most, lanes):
+    """A row's columns in blocks (first, end) of about `most`, none shorter than a vector unless the row is."""
+    count = -(-width // most)
+    step = -(-width // (count * lanes)) * lanes
+    starts = [s for s in range(0, width, step) if s == 0 or width - s >= lanes]
+    return list(zip(starts, [*starts[1:], width]))
+
+
+@functools.lru_cache(maxsize=4096)
+def _kernel(points, ci, co, taps, columns, dilation, v_pitch, m_pitch, rule, dtype, epilogue, where):
+    c = points_forward(points, ci, co, taps, columns, dilation, v_pitch, m_pitch)
+    rule = default.narrow if rule == "narrow" else default.spatial
+    return kernel(c, schedule_for(c, rule, where, dtype, "before"), dtype, epilogue, packed="before")
+
+
+def _record(array, start, extent, before):
+    """Address and strides in bytes of an array, planes and rows that count, and those of zeros before them."""
+    n, c, z, y, x = array.strides
+    return array.ctypes.data + start * x, n, c, z, y, *extent, *before
+
+
+@parallel
+def _run(grid, source, out, blocks, code, transforms, bias, zeros, waste, scratch, size, tables, counter):
+    for thread in prange(len(tables)):
+        _work(grid, source, out, blocks, code, transforms, bias, zeros, waste, scratch + thread * size, tables[thread],
+              counter)
+
+
+@njit(nogil=True, cache=True)
+def _work(grid, source, out, blocks, code, transforms, bias, zeros, waste, scratch, tables, counter):
+    """What a thread does: take a tile, compute it, until there are none."""
+    volumes, planes, rows, dz, dy, kz, m, points, ci, co, halo, v_pitch, m_pitch, item = grid
+    base, of_n, of_c, of_z, of_y, held_planes, held_rows, before_z, before_y = source
+    to, to_n, to_c, to_z, to_y = out[:5]
+    v, products = scratch, scratch + points * ci * v_pitch * item
+    for p in range(points):
+        tables[1, p, 0], tables[1, p, 1] = v + p * ci * v_pitch * item, v_pitch
+        tables[2, p, 0], tables[2, p, 1] = products + p * co * m_pitch * item, m_pitch
+    read, at_points, found, written = [tables[i].ctypes.data for i in range(4)]
+    tiles = -(-(-(-rows // dy)) // m)
+    total = volumes * planes * dy * tiles * len(blocks)
+    number = take(counter, 1)
+    while number < total:
+        block, rest = number % len(blocks), number // len(blocks)
+        tile, rest = rest % tiles, rest // tiles
+        row, rest = tile * m * dy + rest % dy, rest // dy
+        plane, volume = rest % planes, rest // planes
+        first, end = blocks[block]
+        number = take(counter, 1)
+        if row >= rows:
+            continue
+        begun = 0
+        for k in range(kz):
+            z = plane + k * dz - before_z
+            if z < 0 or z >= held_planes:
+                continue
+            for i in range(points):
+                y = row + i * dy - before_y
+                inside = 0 <= y < held_rows
+                tables[0, i, 0] = base + volume * of_n + z * of_z + y * of_y + first * item if inside else zeros
+                tables[0, i, 1] = of_c // item if inside else 0
+            call(transforms[0], (at_points, read, 0, end - first + halo, 0, ci))
+            for part in range(code.shape[1]):
+                if code[block, part, 0]:
+                    call(code[block, part, begun], (products, v, code[block, part, 2 + k], 0, 0, points))
+            begun = 1
+        for i in range(m):
+            y = row + i * dy
+            inside = y < rows
+            tables[3, i, 0] = to + volume * to_n + plane * to_z + y * to_y + first * item if inside else waste
+            tables[3, i, 1] = to_c // item if inside else 0
+        call(transforms[1], (written, found, bias, end - first, 0, co))
