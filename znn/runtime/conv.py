@@ -94,13 +94,14 @@ def padded_shape(extent, reach, line):
 def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
     """Gradient for x from what `prepared` made of a gradient of shape `extent` (n, out, z, y, x)."""
     dx, dilation = arena.empty(x_shape, g.dtype), tuple(dilation)
-    tiles = _tiles(w.shape[1], w.shape[0], x_shape[2:], w.shape[2:], dilation, g.dtype, Epilogue(), target.current())
+    tiles = _tiles(w.shape[1], w.shape[0], x_shape[2:], w.shape[2:], dilation, g.dtype, Epilogue(), target.current(),
+                   mirrored=True)
     if tiles:
         reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
-        mirrored = w.transpose(1, 0, 2, 3, 4)[:, :, ::-1, ::-1, ::-1]
-        tiles.run(dx, g, mirrored, start=left - reach[2], extent=extent[2:4], before=reach[:2])
+        tiles.run(dx, g, w, start=left - reach[2], extent=extent[2:4], before=reach[:2])
     else:
-        _run(_data(x_shape, w.shape, extent[4], dilation, row_major(g.shape), left, g.dtype, target.current()), dx, g, w)
+        kernels = _data(x_shape, w.shape, extent[4], dilation, row_major(g.shape), left, g.dtype, target.current())
+        _run(kernels, dx, g, w)
     return dx
 
 
@@ -118,10 +119,10 @@ def _run(kernels, out, a, w, bias=None):
 
 
 @functools.lru_cache(maxsize=4096)
-def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where):
+def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False):
     """How to compute a convolution at points, None where the direct form is sooner done."""
     rows = winograd.tile(extent, ci, co, taps, dilation) if extent[2] >= where.lanes(dtype) else None
-    return rows and winograd.Tiles(ci, co, taps, dilation, extent[2], rows, dtype, epilogue, where)
+    return rows and winograd.Tiles(ci, co, taps, dilation, extent[2], rows, dtype, epilogue, where, mirrored)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -41,8 +41,8 @@ def narrow(contraction, lanes, registers):
     whole = -(-extents[out] // lanes)
     vectors = max(1, min(whole, (registers - 1) // (extents["x"] + 1)))
     vectors = -(-whole // -(-whole // vectors))  # blocks of one size
-    loops = [*(Loop(d, 1, "parallel") for d in PIECES), Loop(out, vectors * lanes), Loop("kz"), Loop("ky"), Loop(inner), Loop("kx", 1, "unroll"), Loop("x", 1, "unroll"),
-             Loop(out, 1, "vector")]
+    loops = [*(Loop(d, 1, "parallel") for d in PIECES), Loop(out, vectors * lanes), Loop("kz"), Loop("ky"), Loop(inner),
+             Loop("kx", 1, "unroll"), Loop("x", 1, "unroll"), Loop(out, 1, "vector")]
     return _tidy(loops, extents)
 
 

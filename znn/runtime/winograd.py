@@ -6,6 +6,7 @@ ordinary contraction), and transforms back; bias and activation are part of that
 cache.  `znn.loops.winograd` has the mathematics.
 """
 import functools
+import math
 
 import numba
 import numpy as np
@@ -13,7 +14,7 @@ from numba import njit, prange
 
 from znn.codegen.plan import PLAIN, Epilogue
 from znn.codegen.rows import rows
-from znn.loops.contraction import points_forward
+from znn.loops.contraction import points_forward, row_major
 from znn.loops.winograd import POINTS, matrices
 from znn.runtime import arena, default
 from znn.runtime.database import schedule_for
@@ -61,9 +62,12 @@ class Tiles:
     dtype : numpy.dtype
     epilogue : Epilogue
     where : Target
+    mirrored : bool
+        Whether the weights are those of the convolution that this one is the gradient of: (ci, co, kz, ky, kx), taps
+        in reverse order.
     """
 
-    def __init__(self, ci, co, taps, dilation, width, m, dtype, epilogue, where):
+    def __init__(self, ci, co, taps, dilation, width, m, dtype, epilogue, where, mirrored=False):
         self.ci, self.co, self.taps, self.dilation, self.m, self.dtype = ci, co, taps, dilation, m, dtype
         values, self._weights_at, self._inputs_at = matrices(m, taps[1])
         self.points, lanes = m + taps[1] - 1, where.lanes(dtype)
@@ -72,10 +76,11 @@ class Tiles:
         line = arena.LINE // dtype.itemsize
         longest = max(end - first for first, end in self.blocks)
         self.pitches = [(-(-n // line) | 1) * line for n in (longest + self.halo, longest)]
-        self._kernels = [self._block(end - first, dtype, where) for first, end in self.blocks]
+        self._weights_at = self._weights_at.astype(dtype)
         transform = lambda matrix, e: machine_code(  # noqa: E731
             lambda: rows(matrix, where, dtype, e), where, "rows", matrix.tolist(), dtype.str, e)
         self._transforms = transform(self._inputs_at, PLAIN), transform(values.T, epilogue)
+        self._lay_out_weights([self._block(end - first, dtype, where) for first, end in self.blocks], mirrored)
 
     def _widest(self, width, lanes):
         held = self.points * (self.ci + self.co) * self.dtype.itemsize
@@ -87,10 +92,40 @@ class Tiles:
                          *self.pitches, rule, dtype, e, where) for e in (PLAIN, Epilogue(accumulate=True))]
                 for first, end, rule in default.columns(width, self.co, where.lanes(dtype))]
 
-    def weights(self, w):
-        """Weights (co, ci, kz, ky, kx) at the points, (kz, points, co, ci, kx)."""
-        at = np.tensordot(self._weights_at.astype(w.dtype), w, (1, 3))
-        return np.ascontiguousarray(at.transpose(3, 0, 1, 2, 4))
+    def _lay_out_weights(self, blocks, mirrored):
+        """Where all kernels find their weights: `_code` holds addresses of machine code, then offsets of weights.
+
+        The packed weights of a part at a plane of taps are one section; every element of it comes from a column of taps
+        (`_columns`, its first element in w, -1 for none) at a point (`_at`).
+        """
+        kz, _, kx = self.taps
+        shape = (self.ci, self.co, *self.taps) if mirrored else (self.co, self.ci, *self.taps)
+        steps = row_major(shape)
+        (ci, co), sign = (steps[:2], -1) if mirrored else (steps[1::-1], 1)
+        start = math.prod(self.taps) - 1 if mirrored else 0
+        self.column_step, line = sign * steps[3], arena.LINE // self.dtype.itemsize
+        columns, at, size, known = [], [], 0, {}
+        self._code = np.zeros((len(blocks), max(map(len, blocks)), 2 + kz), np.int64)
+        for entries, parts in zip(self._code, blocks):
+            for entry, (first, later) in zip(entries, parts):
+                if first not in known:
+                    source = first.packing.source
+                    source = np.append(source, np.full(-len(source) % line, -1))
+                    point, o, i, k = np.unravel_index(np.maximum(source, 0), (self.points, self.co, self.ci, kx))
+                    for z in range(kz):
+                        found = start + o * co + i * ci + sign * (z * steps[2] + k * steps[4])
+                        columns.append(np.where(source < 0, -1, found))
+                        at.append(point)
+                    known[first] = size + len(source) * np.arange(kz)
+                    size += len(source) * kz
+                entry[:] = first.address, later.address, *known[first]
+        self._columns, self._at = np.concatenate(columns).astype(np.int32), np.concatenate(at).astype(np.uint8)
+
+    def _weights(self, w):
+        """The weights at the points, all sections one after the other."""
+        out = arena.empty(self._columns.shape, w.dtype)
+        _weights_at_points(w.reshape(-1), self._columns, self._at, self._weights_at, self.column_step, out)
+        return out
 
     def run(self, out, source, w, bias=None, start=0, extent=None, before=(0, 0)):
         """out (n, co, z, y, x) from the rows of source (n, ci, z, rows, pitch).
@@ -105,23 +140,18 @@ class Tiles:
         before : (int, int)
             How many of these planes and rows the first voxel's taps begin with.
         """
-        at, item = self.weights(w), self.dtype.itemsize
-        packed = {k: [k.pack(a) for a in at] for parts in self._kernels for k, _ in parts}
-        most = max(map(len, self._kernels))
-        code = np.zeros((len(self.blocks), most, 2 + self.taps[0]), np.int64)
-        for block, parts in zip(code, self._kernels):
-            for entry, (first, later) in zip(block, parts):
-                entry[:] = first.address, later.address, *(p.ctypes.data for p in packed[first])
+        weights, code, item = self._weights(w), self._code.copy(), self.dtype.itemsize
+        code[..., 2:] = weights.ctypes.data + item * code[..., 2:]
         threads = numba.get_num_threads()
         per_point = [c * p for c, p in zip((self.ci, self.co), self.pitches)]
-        scratch = arena.empty((threads, self.points * sum(per_point)), self.dtype)
-        common = np.zeros(2 * (max(self.pitches) + 64), self.dtype)  # zeros to read, then room for what nobody wants
-        grid = (out.shape[0], *out.shape[2:4], self.dilation[0], self.dilation[1], self.taps[0], self.m, self.points,
-                self.ci, self.co, self.halo, *self.pitches, item)
+        scratch = arena.empty((threads, self.points * sum(per_point) + self.pitches[1]), self.dtype)
+        zeros = np.zeros(self.pitches[0], self.dtype)
+        tables, counter = np.zeros((threads, 4, self.points, 2), np.int64), np.zeros(1, np.int64)
+        grid = (out.shape[0], *out.shape[2:4], *self.dilation[:2], self.taps[0], self.m, self.points, self.ci, self.co,
+                self.halo, *self.pitches, item)
         _run(grid, _record(source, start, extent or source.shape[2:4], before), _record(out, 0, out.shape[2:4], (0, 0)),
              np.array(self.blocks), code, self._transforms, 0 if bias is None else bias.ctypes.data,
-             common.ctypes.data, common.ctypes.data + common.nbytes // 2, scratch.ctypes.data,
-             scratch.strides[0], np.zeros((threads, 4, self.points, 2), np.int64), np.zeros(1, np.int64))
+             zeros.ctypes.data, scratch.ctypes.data, scratch.strides[0], tables, counter)
 
 
 def _blocks(width, most, lanes):
@@ -146,24 +176,35 @@ def _record(array, start, extent, before):
 
 
 @parallel
-def _run(grid, source, out, blocks, code, transforms, bias, zeros, waste, scratch, size, tables, counter):
+def _weights_at_points(w, columns, at, matrix, step, out):
+    for i in prange(len(out)):
+        total = out.dtype.type(0)
+        if columns[i] >= 0:
+            for k in range(matrix.shape[1]):
+                total += matrix[at[i], k] * w[columns[i] + k * step]
+        out[i] = total
+
+
+@parallel
+def _run(grid, source, out, blocks, code, transforms, bias, zeros, scratch, size, tables, counter):
     for thread in prange(len(tables)):
-        _work(grid, source, out, blocks, code, transforms, bias, zeros, waste, scratch + thread * size, tables[thread],
+        _work(grid, source, out, blocks, code, transforms, bias, zeros, scratch + thread * size, tables[thread],
               counter)
 
 
 @njit(nogil=True, cache=True)
-def _work(grid, source, out, blocks, code, transforms, bias, zeros, waste, scratch, tables, counter):
+def _work(grid, source, out, blocks, code, transforms, bias, zeros, scratch, tables, counter):
     """What a thread does: take a tile, compute it, until there are none."""
     volumes, planes, rows, dz, dy, kz, m, points, ci, co, halo, v_pitch, m_pitch, item = grid
     base, of_n, of_c, of_z, of_y, held_planes, held_rows, before_z, before_y = source
     to, to_n, to_c, to_z, to_y = out[:5]
     v, products = scratch, scratch + points * ci * v_pitch * item
+    waste = products + points * co * m_pitch * item  # rows that nobody wants
     for p in range(points):
         tables[1, p, 0], tables[1, p, 1] = v + p * ci * v_pitch * item, v_pitch
         tables[2, p, 0], tables[2, p, 1] = products + p * co * m_pitch * item, m_pitch
     read, at_points, found, written = [tables[i].ctypes.data for i in range(4)]
-    tiles = -(-(-(-rows // dy)) // m)
+    tiles = (rows - 1) // (m * dy) + 1
     total = volumes * planes * dy * tiles * len(blocks)
     number = take(counter, 1)
     while number < total:
