@@ -57,6 +57,29 @@ def rows(matrix, target, dtype, epilogue=PLAIN):
     return e.module
 
 
+def touch(count, target, dtype):
+    """The llvmlite module of a function, called like that of `rows`, that asks the caches for `count` input rows."""
+    e = Emitter(target, dtype, "ttpiii")
+    _, source, _, width, first, last = e.fn.args
+    line = 64 // dtype.itemsize
+    places = [(e.pointer(e.entry(source, 2 * i)), e.entry(source, 2 * i + 1)) for i in range(count)]
+
+    def channel(c):
+        here = [e.at(p, e.b.mul(c, step)) for p, step in places]
+
+        def lines(i):
+            for p in here:
+                e.prefetch(e.at(p, e.mul(i, line)))
+            return []
+
+        e.loop(e.b.add(e.b.sdiv(e.b.sub(width, I64(1)), I64(line)), I64(1)), [], lines)
+        return []
+
+    e.loop(e.b.sub(last, first), [], channel, first)
+    e.b.ret_void()
+    return e.module
+
+
 def _combined(e, matrix, vectors):
     """The matrix times the vectors; two columns, or two rows, that differ only in signs cost little more than one."""
     matrix, vectors = np.array(matrix, float), list(vectors)

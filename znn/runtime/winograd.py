@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange
 
 from znn.codegen.plan import PLAIN, Epilogue
-from znn.codegen.rows import rows
+from znn.codegen.rows import rows, touch
 from znn.loops.contraction import points_forward, row_major
 from znn.loops.winograd import POINTS, matrices
 from znn.runtime import arena, default
@@ -79,7 +79,8 @@ class Tiles:
         self._weights_at = self._weights_at.astype(dtype)
         transform = lambda matrix, e: machine_code(  # noqa: E731
             lambda: rows(matrix, where, dtype, e), where, "rows", matrix.tolist(), dtype.str, e)
-        self._transforms = transform(self._inputs_at, PLAIN), transform(values.T, epilogue)
+        self._transforms = (transform(self._inputs_at, PLAIN), transform(values.T, epilogue), machine_code(
+            lambda: touch(self.points, where, dtype), where, "touch", self.points, dtype.str))
         self._lay_out_weights([self._block(end - first, dtype, where) for first, end in self.blocks], mirrored)
 
     def _widest(self, width, lanes):
@@ -146,7 +147,7 @@ class Tiles:
         per_point = [c * p for c, p in zip((self.ci, self.co), self.pitches)]
         scratch = arena.empty((threads, self.points * sum(per_point) + self.pitches[1]), self.dtype)
         zeros = np.zeros(self.pitches[0], self.dtype)
-        tables, counter = np.zeros((threads, 4, self.points, 2), np.int64), np.zeros(1, np.int64)
+        tables, counter = np.zeros((threads, 5, self.points, 2), np.int64), np.zeros(1, np.int64)
         grid = (out.shape[0], *out.shape[2:4], *self.dilation[:2], self.taps[0], self.m, self.points, self.ci, self.co,
                 self.halo, *self.pitches, item)
         _run(grid, _record(source, start, extent or source.shape[2:4], before), _record(out, 0, out.shape[2:4], (0, 0)),
@@ -196,44 +197,82 @@ def _run(grid, source, out, blocks, code, transforms, bias, zeros, scratch, size
 def _work(grid, source, out, blocks, code, transforms, bias, zeros, scratch, tables, counter):
     """What a thread does: take a tile, compute it, until there are none."""
     volumes, planes, rows, dz, dy, kz, m, points, ci, co, halo, v_pitch, m_pitch, item = grid
-    base, of_n, of_c, of_z, of_y, held_planes, held_rows, before_z, before_y = source
     to, to_n, to_c, to_z, to_y = out[:5]
     v, products = scratch, scratch + points * ci * v_pitch * item
     waste = products + points * co * m_pitch * item  # rows that nobody wants
     for p in range(points):
-        tables[1, p, 0], tables[1, p, 1] = v + p * ci * v_pitch * item, v_pitch
-        tables[2, p, 0], tables[2, p, 1] = products + p * co * m_pitch * item, m_pitch
-    read, at_points, found, written = [tables[i].ctypes.data for i in range(4)]
-    tiles = (rows - 1) // (m * dy) + 1
-    total = volumes * planes * dy * tiles * len(blocks)
-    number = take(counter, 1)
-    while number < total:
-        block, rest = number % len(blocks), number // len(blocks)
-        tile, rest = rest % tiles, rest // tiles
-        row, rest = tile * m * dy + rest % dy, rest // dy
-        plane, volume = rest % planes, rest // planes
+        tables[2, p, 0], tables[2, p, 1] = v + p * ci * v_pitch * item, v_pitch
+        tables[3, p, 0], tables[3, p, 1] = products + p * co * m_pitch * item, m_pitch
+    at_points, found, written = [tables[i].ctypes.data for i in range(2, 5)]
+    now, later = 0, 1
+    tile, k = _next(-1, kz, grid, source, len(blocks), counter)
+    begun = 0
+    if tile >= 0:
+        _source_rows(tile, k, grid, source, blocks, zeros, tables[now])
+    while tile >= 0:
+        following, next_k = _next(tile, k, grid, source, len(blocks), counter)
+        if following >= 0:
+            _source_rows(following, next_k, grid, source, blocks, zeros, tables[later])
+        volume, plane, row, block = _place(tile, grid, len(blocks))
         first, end = blocks[block]
-        number = take(counter, 1)
-        if row >= rows:
-            continue
-        begun = 0
-        for k in range(kz):
-            z = plane + k * dz - before_z
-            if z < 0 or z >= held_planes:
-                continue
-            for i in range(points):
-                y = row + i * dy - before_y
-                inside = 0 <= y < held_rows
-                tables[0, i, 0] = base + volume * of_n + z * of_z + y * of_y + first * item if inside else zeros
-                tables[0, i, 1] = of_c // item if inside else 0
-            call(transforms[0], (at_points, read, 0, end - first + halo, 0, ci))
+        call(transforms[0], (at_points, tables[now].ctypes.data, 0, end - first + halo, 0, ci))
+        for p in range(points):
             for part in range(code.shape[1]):
                 if code[block, part, 0]:
-                    call(code[block, part, begun], (products, v, code[block, part, 2 + k], 0, 0, points))
-            begun = 1
-        for i in range(m):
-            y = row + i * dy
-            inside = y < rows
-            tables[3, i, 0] = to + volume * to_n + plane * to_z + y * to_y + first * item if inside else waste
-            tables[3, i, 1] = to_c // item if inside else 0
-        call(transforms[1], (written, found, bias, end - first, 0, co))
+                    call(code[block, part, begun], (products, v, code[block, part, 2 + k], 0, p, p + 1))
+            if following >= 0:
+                call(transforms[2], (0, tables[later].ctypes.data, 0, end - first + halo, ci * p // points, ci * (p + 1) // points))
+        begun = 1
+        if following != tile:
+            for i in range(m):
+                y = row + i * dy
+                inside = y < rows
+                tables[4, i, 0] = to + volume * to_n + plane * to_z + y * to_y + first * item if inside else waste
+                tables[4, i, 1] = to_c // item if inside else 0
+            call(transforms[1], (written, found, bias, end - first, 0, co))
+            begun = 0
+        tile, k = following, next_k
+        now, later = later, now
+
+
+@njit(nogil=True, inline="always")
+def _place(tile, grid, blocks):
+    """Volume, plane, first row and block of a tile."""
+    planes, rows, dy, m = grid[1], grid[2], grid[4], grid[6]
+    tiles = (rows - 1) // (m * dy) + 1
+    block, rest = tile % blocks, tile // blocks
+    row, rest = rest % tiles, rest // tiles
+    phase, rest = rest % dy, rest // dy
+    return rest // planes, rest % planes, row * m * dy + phase, block
+
+
+@njit(nogil=True, inline="always")
+def _next(tile, k, grid, source, blocks, counter):
+    """The tile and plane of taps after these, -1 when there are no more."""
+    volumes, planes, rows, dz, dy, kz, m = grid[:7]
+    held, before = source[5], source[7]
+    total = volumes * planes * dy * ((rows - 1) // (m * dy) + 1) * blocks
+    while True:
+        k += 1
+        if k >= kz:
+            tile, k = take(counter, 1), 0
+        if tile >= total:
+            return -1, 0
+        volume, plane, row, block = _place(tile, grid, blocks)
+        z = plane + k * dz - before
+        if row < rows and z >= 0 and z < held:
+            return tile, k
+
+
+@njit(nogil=True, inline="always")
+def _source_rows(tile, k, grid, source, blocks, zeros, table):
+    """Write where the rows are that a tile needs of a plane of taps."""
+    dz, dy, points, item = grid[3], grid[4], grid[7], grid[13]
+    base, of_n, of_c, of_z, of_y, planes, rows, before_z, before_y = source
+    volume, plane, row, block = _place(tile, grid, len(blocks))
+    start = base + volume * of_n + (plane + k * dz - before_z) * of_z + blocks[block, 0] * item
+    for i in range(points):
+        y = row + i * dy - before_y
+        inside = y >= 0 and y < rows
+        table[i, 0] = start + y * of_y if inside else zeros
+        table[i, 1] = of_c // item if inside else 0
