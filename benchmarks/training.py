@@ -65,8 +65,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="also write the seconds of every round here")
     args = parser.parse_args()
     print(f"training steps, {target.current().name}, torch {torch.__version__}")
-    print(f"{'network':8} {'output':>9} {'threads':>7} {'first s':>8} {'znn s':>8} {'torch s':>8} {'form':13} "
-          f"{'torch / znn':>11}")
+    print("network     output threads  first s    znn s  torch s form          torch / znn")
     record = {}
     for name in args.networks:
         for output in args.outputs:
@@ -77,8 +76,8 @@ def main():
                 peer = min((f for f in FORMS if f != "znn"), key=middle.get)
                 ratios = [p / z for p, z in zip(seconds[peer], seconds["znn"])]
                 shape = "x".join(map(str, output))
-                print(f"{name:8} {shape:>9} {threads:7} {first:8.2f} {middle['znn']:8.3f} {middle[peer]:8.3f} {peer:13} "
-                      f"{statistics.median(ratios):11.2f} ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+                print(f"{name:8} {shape:>9} {threads:7} {first:8.2f} {middle['znn']:8.3f} {middle[peer]:8.3f} "
+                      f"{peer:13} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
                 record[f"{name} {shape} {threads}"] = {"first": first, "seconds": seconds}
                 if args.json:
                     measure.save(args.json, record)

@@ -39,7 +39,7 @@ class Plan:
     epilogue : Epilogue
     packed : {None, "before", "inside"}
         Whether operand b comes packed, or the kernel packs the part of it that the loops from `pack` on read, on its
-        stack; they begin at the first plain loop that b does not depend on.
+        stack; they begin at the first plain loop that b does not depend on.  Without one b is read where it is.
 
     Attributes
     ----------
@@ -80,7 +80,9 @@ class Plan:
         while self.scope > self.n_parallel and self.loops[self.scope - 1].dim in contraction.reductions:
             self.scope -= 1
         self.pack = next((k for k in range(self.n_parallel, self.scope)
-                          if not contraction.b.stride(self.loops[k].dim)), self.scope)
+                          if not contraction.b.stride(self.loops[k].dim)), None)
+        if packed == "inside" and self.pack is None:  # no part of b is read twice
+            self.packed = None
         self._place_tensors()
         self._place_copies()
 

@@ -12,16 +12,17 @@ from znn.codegen.emit import I64, Emitter
 from znn.codegen.plan import PLAIN
 
 
-def rows(matrix, target, dtype, epilogue=PLAIN):
-    """The llvmlite module of ``out[k] = epilogue(sum_i matrix[k, i] in[i])``.
+def rows(target, dtype, matrix, epilogue=PLAIN):
+    """The llvmlite module of ``out[k] = epilogue(sum_i matrix[k][i] in[i])``.
 
     Parameters
     ----------
-    matrix : ndarray, (outputs, inputs)
     target : Target
     dtype : numpy.dtype
+    matrix : sequence of sequences of float
     epilogue : Epilogue
     """
+    matrix = np.array(matrix)
     e = Emitter(target, dtype, "ttpiii")
     out, source, bias, width, first, last = e.fn.args
     outs, sources = ([(e.pointer(e.entry(t, 2 * i)), e.entry(t, 2 * i + 1)) for i in range(n)]
@@ -57,7 +58,7 @@ def rows(matrix, target, dtype, epilogue=PLAIN):
     return e.module
 
 
-def touch(count, target, dtype):
+def touch(target, dtype, count):
     """The llvmlite module of a function, called like that of `rows`, that asks the caches for `count` input rows."""
     e = Emitter(target, dtype, "ttpiii")
     _, source, _, width, first, last = e.fn.args
@@ -82,7 +83,7 @@ def touch(count, target, dtype):
 
 def _combined(e, matrix, vectors):
     """The matrix times the vectors; two columns, or two rows, that differ only in signs cost little more than one."""
-    matrix, vectors = np.array(matrix, float), list(vectors)
+    matrix, vectors = matrix.copy(), list(vectors)
     for i, j in _twins(matrix.T):
         same = matrix[:, i] == matrix[:, j]
         total, difference = e.b.fadd(vectors[i], vectors[j]), e.b.fsub(vectors[i], vectors[j])

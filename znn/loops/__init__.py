@@ -9,9 +9,10 @@ from znn.loops.contraction import (
     conv_forward,
     matmul,
     points_forward,
+    points_weights,
 )
 from znn.loops.interpreter import interpret
 from znn.loops.schedule import IllegalSchedule, Loop, Schedule
 
 __all__ = ["Access", "Contraction", "Dim", "Guard", "IllegalSchedule", "Loop", "Schedule", "conv_backward_data",
-           "conv_backward_weights", "conv_forward", "interpret", "matmul", "points_forward"]
+           "conv_backward_weights", "conv_forward", "interpret", "matmul", "points_forward", "points_weights"]

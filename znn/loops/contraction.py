@@ -237,3 +237,14 @@ def points_forward(points, ci, co, taps, columns, dilation, v_pitch, m_pitch):
         out=_access("M", [("p", co * m_pitch), ("co", m_pitch), ("x", 1)], first),
         a=_access("V", [("p", ci * v_pitch), ("ci", v_pitch), ("x", 1), ("kx", dilation)], first),
         b=_access("U", zip(("p", "co", "ci", "kx"), row_major((points, co, ci, taps)))))
+
+
+def points_weights(ci, co, taps, rows, columns, dilation, v_pitch, d_pitch, held):
+    """Gradient for the weights of one point of `points_forward`: W (ci, taps, co) from V (ci, held, v_pitch) and D (co,
+    held, d_pitch), of which so many `rows` and `columns` count."""
+    return Contraction(
+        "points_weights",
+        (Dim("co", co), Dim("ci", ci), Dim("kx", taps), Dim("y", rows, True), Dim("x", columns, True)),
+        out=_access("W", [("ci", taps * co), ("kx", co), ("co", 1)]),
+        a=_access("V", [("ci", held * v_pitch), ("y", v_pitch), ("x", 1), ("kx", dilation)]),
+        b=_access("D", [("co", held * d_pitch), ("y", d_pitch), ("x", 1)]))

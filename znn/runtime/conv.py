@@ -10,6 +10,7 @@ from znn.loops.contraction import conv_backward_data, conv_backward_weights, con
 from znn.runtime import arena, default, driver, pointwise, winograd
 from znn.runtime.database import schedule_for
 from znn.runtime.kernel import kernel
+from znn.runtime.winograd_weights import WeightTiles
 
 
 def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
@@ -107,6 +108,9 @@ def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
 
 def backward_weights(x, w_shape, g, left, extent, dilation=(1, 1, 1)):
     """Gradient for w from what `prepared` made of a gradient of shape `extent` (n, out, z, y, x)."""
+    tiles = _weight_tiles(w_shape, (extent[0], *extent[2:]), tuple(dilation), g.dtype, target.current())
+    if tiles:
+        return tiles.run(x, g, left)
     run = _weights(x.shape, w_shape, extent[2:], tuple(dilation), row_major(g.shape), left, g.dtype, target.current())
     dw = arena.empty((run.copies, *w_shape), g.dtype)
     driver.run([run.piece(dw, x, g)])
@@ -123,6 +127,14 @@ def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=Fals
     """How to compute a convolution at points, None where the direct form is sooner done."""
     rows = winograd.tile(extent, ci, co, taps, dilation) if extent[2] >= where.lanes(dtype) else None
     return rows and winograd.Tiles(ci, co, taps, dilation, extent[2], rows, dtype, epilogue, where, mirrored)
+
+
+@functools.lru_cache(maxsize=4096)
+def _weight_tiles(w_shape, extent, dilation, dtype, where):
+    """`_tiles` for the gradient of the weights; extent is (n, z, y, x)."""
+    (co, ci), taps = w_shape[:2], w_shape[2:]
+    rows = winograd.tile(extent[1:], ci, co, taps, dilation) if extent[3] >= where.lanes(dtype) else None
+    return rows and WeightTiles(ci, co, taps, dilation, extent, rows, dtype, where)
 
 
 @functools.lru_cache(maxsize=4096)

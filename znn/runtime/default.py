@@ -55,9 +55,9 @@ def columns(width, channels, lanes):
     return [(0, width, "spatial")]
 
 
-def weights(contraction, lanes, registers, itemsize):
-    """Schedule for `conv_backward_weights`."""
-    extents = contraction.extents
+def weights(contraction, lanes, registers, itemsize, tasks=TASKS):
+    """Schedule for `conv_backward_weights`, in about so many tasks, and for `points_weights`."""
+    extents = _extents(contraction)
     voxels = max(1, lanes // 4)
     each = lanes // voxels  # channels of a vector
     groups, inputs, rows = _weight_tile(extents, each, registers)
@@ -67,7 +67,7 @@ def weights(contraction, lanes, registers, itemsize):
     copies = max(1, COPY_BYTES // (itemsize * math.prod(extents[d] for d in ("co", "ci", "kz", "ky", "kx"))))
     slices = "parallel" if extents["n"] * extents["z"] <= copies else ""
     done = extents["n"] * extents["z"] if slices else 1
-    parts = max(1, min(TASKS // (blocks * done), copies // done, extents["y"]))
+    parts = max(1, min(tasks // (blocks * done), copies // done, extents["y"]))
     strip = max(1, min(-(-extents["y"] // parts), BLOCK_BYTES // (channels * width * itemsize)))
     part = -(-extents["y"] // (parts * strip)) * strip
     cut = [Loop("y", part, "parallel"), Loop("co", channels, "parallel")] if parts > 1 else [

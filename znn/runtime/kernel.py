@@ -34,7 +34,7 @@ class Kernel:
         nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
         self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
         self.packing = nest.plan.packing if packed == "before" else None
-        self.address = machine_code(lambda: nest.module, where, contraction, schedule, epilogue, packed, dtype.str)
+        self.address = _compiled(lambda: nest.module, where, contraction, schedule, epilogue, packed, dtype.str)
 
     def pack(self, b):
         """Operand b, contiguous, in the layout that the kernel reads."""
@@ -51,7 +51,7 @@ class Kernel:
                 0 if bias is None else bias.ctypes.data, self.tasks)
 
 
-def machine_code(module, where, *parts):
+def _compiled(module, where, *parts):
     """Address of the function that the IR `module()` defines, from the cache if `parts`, which say all, are there."""
     entry = cache.key(*parts, where, jit.processor(where))
     code = cache.load(entry)
@@ -78,6 +78,26 @@ def _short_lived():
             gc.collect(0)
             if enabled:
                 gc.enable()
+
+
+@functools.lru_cache(maxsize=4096)
+def _address(build, where, *arguments):
+    return _compiled(lambda: build(where, *arguments), where, build.__name__, *arguments)
+
+
+def address(build, where, *arguments):
+    """Address of the machine code of ``build(where, *arguments)``, an llvmlite module; compiled on first use, once.
+
+    Parameters
+    ----------
+    build : callable
+        A function of a module of `znn.codegen`.
+    where : Target
+    *arguments
+        Hashable, and told apart by their repr.
+    """
+    with _building:
+        return _address(build, where, *arguments)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from znn.loops.winograd import POINTS, matrices
 from znn.runtime import arena, default
 from znn.runtime.database import schedule_for
 from znn.runtime.driver import call, take
-from znn.runtime.kernel import kernel, machine_code
+from znn.runtime.kernel import address, kernel
 from znn.runtime.threads import parallel
 
 SCRATCH = 512 << 10  # bytes of rows at points, to stay in the second cache
@@ -69,18 +69,15 @@ class Tiles:
 
     def __init__(self, ci, co, taps, dilation, width, m, dtype, epilogue, where, mirrored=False):
         self.ci, self.co, self.taps, self.dilation, self.m, self.dtype = ci, co, taps, dilation, m, dtype
-        values, self._weights_at, self._inputs_at = matrices(m, taps[1])
+        values, self._weights_at, inputs = matrices(m, taps[1])
         self.points, lanes = m + taps[1] - 1, where.lanes(dtype)
         self.halo = dilation[2] * (taps[2] - 1)
-        self.blocks = _blocks(width, self._widest(width, lanes), lanes)
-        line = arena.LINE // dtype.itemsize
+        self.blocks = blocks(width, self._widest(width, lanes), lanes)
         longest = max(end - first for first, end in self.blocks)
-        self.pitches = [(-(-n // line) | 1) * line for n in (longest + self.halo, longest)]
+        self.pitches = pitch(longest + self.halo, dtype), pitch(longest, dtype)
         self._weights_at = self._weights_at.astype(dtype)
-        transform = lambda matrix, e: machine_code(  # noqa: E731
-            lambda: rows(matrix, where, dtype, e), where, "rows", matrix.tolist(), dtype.str, e)
-        self._transforms = (transform(self._inputs_at, PLAIN), transform(values.T, epilogue), machine_code(
-            lambda: touch(self.points, where, dtype), where, "touch", self.points, dtype.str))
+        self._transforms = (transform(inputs, where, dtype), transform(values.T, where, dtype, epilogue),
+                            address(touch, where, dtype, self.points))
         self._lay_out_weights([self._block(end - first, dtype, where) for first, end in self.blocks], mirrored)
 
     def _widest(self, width, lanes):
@@ -150,12 +147,23 @@ class Tiles:
         tables, counter = np.zeros((threads, 5, self.points, 2), np.int64), np.zeros(1, np.int64)
         grid = (out.shape[0], *out.shape[2:4], *self.dilation[:2], self.taps[0], self.m, self.points, self.ci, self.co,
                 self.halo, *self.pitches, item)
-        _run(grid, _record(source, start, extent or source.shape[2:4], before), _record(out, 0, out.shape[2:4], (0, 0)),
+        _run(grid, record(source, start, extent or source.shape[2:4], before), record(out, 0, out.shape[2:4], (0, 0)),
              np.array(self.blocks), code, self._transforms, 0 if bias is None else bias.ctypes.data,
              zeros.ctypes.data, scratch.ctypes.data, scratch.strides[0], tables, counter)
 
 
-def _blocks(width, most, lanes):
+def transform(matrix, where, dtype, epilogue=PLAIN):
+    """Address of the machine code that makes rows of rows by a matrix."""
+    return address(rows, where, dtype, tuple(map(tuple, matrix.tolist())), epilogue)
+
+
+def pitch(width, dtype):
+    """Elements from row to row of so many columns: lines, odd in number to spread them over the caches."""
+    line = arena.LINE // dtype.itemsize
+    return (-(-width // line) | 1) * line
+
+
+def blocks(width, most, lanes):
     """A row's columns in blocks (first, end) of about `most`, none shorter than a vector unless the row is."""
     count = -(-width // most)
     step = -(-width // (count * lanes)) * lanes
@@ -170,7 +178,7 @@ def _kernel(points, ci, co, taps, columns, dilation, v_pitch, m_pitch, rule, dty
     return kernel(c, schedule_for(c, rule, where, dtype, "before"), dtype, epilogue, packed="before")
 
 
-def _record(array, start, extent, before):
+def record(array, start, extent, before):
     """Address and strides in bytes of an array, planes and rows that count, and those of zeros before them."""
     n, c, z, y, x = array.strides
     return array.ctypes.data + start * x, n, c, z, y, *extent, *before
@@ -196,7 +204,7 @@ def _run(grid, source, out, blocks, code, transforms, bias, zeros, scratch, size
 @njit(nogil=True, cache=True)
 def _work(grid, source, out, blocks, code, transforms, bias, zeros, scratch, tables, counter):
     """What a thread does: take a tile, compute it, until there are none."""
-    volumes, planes, rows, dz, dy, kz, m, points, ci, co, halo, v_pitch, m_pitch, item = grid
+    rows, (dy, kz, m, points, ci, co, halo, v_pitch, m_pitch, item) = grid[2], grid[4:]
     to, to_n, to_c, to_z, to_y = out[:5]
     v, products = scratch, scratch + points * ci * v_pitch * item
     waste = products + points * co * m_pitch * item  # rows that nobody wants
@@ -221,7 +229,8 @@ def _work(grid, source, out, blocks, code, transforms, bias, zeros, scratch, tab
                 if code[block, part, 0]:
                     call(code[block, part, begun], (products, v, code[block, part, 2 + k], 0, p, p + 1))
             if following >= 0:
-                call(transforms[2], (0, tables[later].ctypes.data, 0, end - first + halo, ci * p // points, ci * (p + 1) // points))
+                call(transforms[2], (0, tables[later].ctypes.data, 0, end - first + halo, ci * p // points,
+                                     ci * (p + 1) // points))
         begun = 1
         if following != tile:
             for i in range(m):
@@ -258,7 +267,7 @@ def _next(tile, k, grid, source, blocks, counter):
             tile, k = take(counter, 1), 0
         if tile >= total:
             return -1, 0
-        volume, plane, row, block = _place(tile, grid, blocks)
+        _, plane, row, _ = _place(tile, grid, blocks)
         z = plane + k * dz - before
         if row < rows and z >= 0 and z < held:
             return tile, k
@@ -268,7 +277,7 @@ def _next(tile, k, grid, source, blocks, counter):
 def _source_rows(tile, k, grid, source, blocks, zeros, table):
     """Write where the rows are that a tile needs of a plane of taps."""
     dz, dy, points, item = grid[3], grid[4], grid[7], grid[13]
-    base, of_n, of_c, of_z, of_y, planes, rows, before_z, before_y = source
+    (base, of_n, of_c, of_z, of_y), (rows, before_z, before_y) = source[:5], source[6:]
     volume, plane, row, block = _place(tile, grid, len(blocks))
     start = base + volume * of_n + (plane + k * dz - before_z) * of_z + blocks[block, 0] * item
     for i in range(points):
