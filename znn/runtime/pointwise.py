@@ -74,7 +74,7 @@ def _row(out, to, pitch, left, grad, y, start, width, wide, kind, a, b):
 
 @njit(nogil=True, cache=True, fastmath={"reassoc"})
 def _sum(array, first, end):
-    total = array.dtype.type(0)
+    total = 0.0  # in double precision: what cancels leaves no rounding error of the size of its parts
     for k in range(np.uint64(first), np.uint64(end)):
         total += array[k]
     return total

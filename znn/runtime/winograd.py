@@ -268,8 +268,11 @@ def _next(tile, k, grid, source, blocks, counter):
         if tile >= total:
             return -1, 0
         _, plane, row, _ = _place(tile, grid, blocks)
-        z = plane + k * dz - before
-        if row < rows and z >= 0 and z < held:
+        first, reached = plane - before, False
+        for j in range(kz):
+            reached = reached or (first + j * dz >= 0 and first + j * dz < held)
+        z = first + k * dz
+        if row < rows and ((z >= 0 and z < held) or (not reached and k == 0)):  # where nothing reaches, zeros are computed
             return tile, k
 
 
@@ -277,11 +280,12 @@ def _next(tile, k, grid, source, blocks, counter):
 def _source_rows(tile, k, grid, source, blocks, zeros, table):
     """Write where the rows are that a tile needs of a plane of taps."""
     dz, dy, points, item = grid[3], grid[4], grid[7], grid[13]
-    (base, of_n, of_c, of_z, of_y), (rows, before_z, before_y) = source[:5], source[6:]
+    base, of_n, of_c, of_z, of_y, planes, rows, before_z, before_y = source
     volume, plane, row, block = _place(tile, grid, len(blocks))
-    start = base + volume * of_n + (plane + k * dz - before_z) * of_z + blocks[block, 0] * item
+    z = plane + k * dz - before_z
+    start = base + volume * of_n + z * of_z + blocks[block, 0] * item
     for i in range(points):
         y = row + i * dy - before_y
-        inside = y >= 0 and y < rows
+        inside = y >= 0 and y < rows and z >= 0 and z < planes
         table[i, 0] = start + y * of_y if inside else zeros
         table[i, 1] = of_c // item if inside else 0
