@@ -272,7 +272,7 @@ def _next(tile, k, grid, source, blocks, counter):
         for j in range(kz):
             reached = reached or (first + j * dz >= 0 and first + j * dz < held)
         z = first + k * dz
-        if row < rows and ((z >= 0 and z < held) or (not reached and k == 0)):  # where nothing reaches, zeros are computed
+        if row < rows and ((z >= 0 and z < held) or (k == 0 and not reached)):  # zeros, where nothing reaches
             return tile, k
 
 
