@@ -3,10 +3,12 @@
     python benchmarks/layers.py                                   # the three networks, outputs 1x100x100 and 4x128x128
     python benchmarks/layers.py --networks VD2D3D --outputs 1x100x100 --threads 1
     python benchmarks/layers.py --target avx2                     # as a processor with smaller vectors would
+    python benchmarks/layers.py --direct                          # every multiplication of the direct form is made
 
 Columns, for the passes forward, data (gradient for the input) and weights (gradient for the weights):
 
-    GF/s    useful operations (2 for a multiplication and addition) by the seconds of the pass, packing included
+    GF/s    operations of the direct form (2 for a multiplication and addition) by the seconds of the pass, packing
+            included; convolutions at points make about half of them, and may pass the peak
     peak    its share of what a loop of fused multiply-adds in registers reaches, measured in the same rounds
     roof    its share of the roofline: the larger of operations by that peak and bytes, each operand read or written
             once, by the bandwidth of a copy of as many bytes, measured in the same rounds
@@ -20,6 +22,7 @@ by multiplications: 24 channels or more on both sides.
 """
 import argparse
 import math
+import os
 import statistics
 
 import measure
@@ -139,8 +142,9 @@ def table(name, output, threads, rounds):
     """Measure and print one network; everything that was found."""
     measure.use_threads(threads)
     layers = convolutions(name, output)
+    form = ", direct" if os.environ.get("ZNN_WINOGRAD") == "0" else ""
     print(f"\n{name}, output {'x'.join(map(str, output))}, {threads} thread{'s' * (threads > 1)}, "
-          f"{target.current().name}, torch {torch.__version__}")
+          f"{target.current().name}{form}, torch {torch.__version__}")
     heads = "".join(f" | {p + ' GF/s':>{6 if p == 'data' else 0}} peak roof torch" for p in ("fwd", "data", "wgt"))
     print(f"{'layer':9} {'maps':7} {'taps':5}{heads.replace('fwd GF/s', ' GF/s')} | prep copy |  back")
     record = {}
@@ -162,8 +166,11 @@ def main():
     parser.add_argument("--threads", nargs="+", type=int, default=[1, numba.get_num_threads()])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--target", choices=target.available(), default=target.current().name)
+    parser.add_argument("--direct", action="store_true", help="compute nothing at points (ZNN_WINOGRAD=0)")
     parser.add_argument("--json", metavar="FILE", help="also write everything that was measured here")
     args = parser.parse_args()
+    if args.direct:
+        os.environ["ZNN_WINOGRAD"] = "0"
     record = {}
     with target.use_target(args.target):
         for name in args.networks:

@@ -1,8 +1,10 @@
 """The three passes of a valid, dilated 3D convolution on numpy arrays.
 
-Arrays are (n, channels, z, y, x), contiguous, float32 or float64; weights (out, in, kz, ky, kx).
+Each is computed at points (`winograd`) where that is sooner done, else directly; ``ZNN_WINOGRAD=0`` computes all
+directly.  Arrays are (n, channels, z, y, x), contiguous, float32 or float64; weights (out, in, kz, ky, kx).
 """
 import functools
+import os
 
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
@@ -29,13 +31,13 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
     y : ndarray, (n, out, z - dilation_z (kz - 1), ...)
     """
     extent = tuple(s - d * (k - 1) for s, d, k in zip(x.shape[2:], dilation, w.shape[2:]))
-    epilogue = Epilogue(onto is not None, bias is not None, activation)
+    epilogue, dilation = Epilogue(onto is not None, bias is not None, activation), tuple(dilation)
     y = arena.empty((x.shape[0], w.shape[0], *extent), x.dtype) if onto is None else onto
-    tiles = _tiles(*w.shape[:2], extent, w.shape[2:], tuple(dilation), x.dtype, epilogue, target.current())
+    tiles = _at_points() and _tiles(*w.shape[:2], extent, w.shape[2:], dilation, x.dtype, epilogue, target.current())
     if tiles:
         tiles.run(y, x, w, bias)
     else:
-        _run(_forward(x.shape, w.shape, extent, tuple(dilation), x.dtype, epilogue, target.current()), y, x, w, bias)
+        _run(_forward(x.shape, w.shape, extent, dilation, x.dtype, epilogue, target.current()), y, x, w, bias)
     return y
 
 
@@ -95,8 +97,8 @@ def padded_shape(extent, reach, line):
 def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
     """Gradient for x from what `prepared` made of a gradient of shape `extent` (n, out, z, y, x)."""
     dx, dilation = arena.empty(x_shape, g.dtype), tuple(dilation)
-    tiles = _tiles(w.shape[1], w.shape[0], x_shape[2:], w.shape[2:], dilation, g.dtype, Epilogue(), target.current(),
-                   mirrored=True)
+    tiles = _at_points() and _tiles(*w.shape[1::-1], x_shape[2:], w.shape[2:], dilation, g.dtype, Epilogue(),
+                                    target.current(), mirrored=True)
     if tiles:
         reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
         tiles.run(dx, g, w, start=left - reach[2], extent=extent[2:4], before=reach[:2])
@@ -108,10 +110,11 @@ def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
 
 def backward_weights(x, w_shape, g, left, extent, dilation=(1, 1, 1)):
     """Gradient for w from what `prepared` made of a gradient of shape `extent` (n, out, z, y, x)."""
-    tiles = _weight_tiles(w_shape, (extent[0], *extent[2:]), tuple(dilation), g.dtype, target.current())
+    dilation, where = tuple(dilation), target.current()
+    tiles = _at_points() and _weight_tiles(w_shape, (extent[0], *extent[2:]), dilation, g.dtype, where)
     if tiles:
         return tiles.run(x, g, left)
-    run = _weights(x.shape, w_shape, extent[2:], tuple(dilation), row_major(g.shape), left, g.dtype, target.current())
+    run = _weights(x.shape, w_shape, extent[2:], dilation, row_major(g.shape), left, g.dtype, where)
     dw = arena.empty((run.copies, *w_shape), g.dtype)
     driver.run([run.piece(dw, x, g)])
     return dw[0] if run.copies == 1 else dw.sum(0)
@@ -120,6 +123,10 @@ def backward_weights(x, w_shape, g, left, extent, dilation=(1, 1, 1)):
 def _run(kernels, out, a, w, bias=None):
     packed = [k.pack(w) for k in kernels]
     driver.run([k.piece(out, a, p, bias) for k, p in zip(kernels, packed)])
+
+
+def _at_points():
+    return os.environ.get("ZNN_WINOGRAD") != "0"
 
 
 @functools.lru_cache(maxsize=4096)

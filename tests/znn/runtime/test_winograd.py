@@ -144,3 +144,15 @@ def test_what_lies_around_does_not_matter():
 ])
 def test_the_rule(extent, ci, co, taps, dilation, rows):
     assert tile(extent, ci, co, taps, dilation) == rows
+
+
+def test_the_direct_form_can_be_asked_for(monkeypatch):
+    x, w, b, grad = make(1, 24, 24, (1, 3, 3), (2, 40, 40), (1, 1, 1))
+    assert tile((2, 40, 40), 24, 24, (1, 3, 3), (1, 1, 1))
+    results = []
+    for wanted in "10":
+        monkeypatch.setenv("ZNN_WINOGRAD", wanted)
+        results.append((conv.forward(x, w, b), *conv.backward(x, w, None, grad)[:2]))
+    for points, direct in zip(*results):
+        assert not np.array_equal(points, direct)
+        np.testing.assert_allclose(points, direct, atol=1e-5 * np.abs(direct).max())
