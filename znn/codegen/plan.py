@@ -137,7 +137,7 @@ class Plan:
     def _place_copies(self):
         """Parallel loops over a sum move to the next private copy of `out`."""
         self.copies = 1
-        size = 1 + sum(s * (self.c.extents[d] - 1) for d, s in self.c.out.strides)
+        size = 1 + self.c.out.start + sum(s * (self.c.extents[d] - 1) for d, s in self.c.out.strides)
         for k in reversed(range(self.n_parallel)):
             if self.loops[k].dim in self.c.reductions:
                 self.advance[OUT][k] = self.copies * size

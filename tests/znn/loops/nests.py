@@ -4,7 +4,17 @@ import contextlib
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from znn.loops import IllegalSchedule, Loop, Schedule, conv_backward_data, conv_backward_weights, conv_forward, matmul
+from znn.loops import (
+    IllegalSchedule,
+    Loop,
+    Schedule,
+    conv_backward_data,
+    conv_backward_weights,
+    conv_forward,
+    matmul,
+    points_forward,
+    points_weights,
+)
 from znn.loops.schedule import MARKS
 from znn.runtime import default
 
@@ -20,9 +30,22 @@ def convolutions():
                      st.builds(conv_backward_data, *conv), st.builds(conv_backward_weights, *conv))
 
 
+@st.composite
+def at_points(draw):
+    """Small convolutions at points, forward and for the weights, whose rows lie further apart than they are long."""
+    ci, taps, dilation, width = (draw(st.integers(1, n)) for n in (3, 3, 3, 19))
+    co, rows = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    v_pitch, pitch = width + dilation * (taps - 1) + draw(st.integers(0, 5)), width + draw(st.integers(0, 5))
+    if draw(st.booleans()):
+        first = draw(st.integers(0, width - 1))
+        return points_forward(rows, ci, co, taps, (first, width), dilation, v_pitch, pitch)
+    return points_weights(ci, co, taps, rows, width, dilation, v_pitch, pitch, rows + draw(st.integers(0, 1)))
+
+
 def contractions():
     """Small contractions of every kind."""
-    return st.one_of(st.builds(matmul, st.integers(1, 7), st.integers(1, 19), st.integers(1, 7)), convolutions())
+    return st.one_of(st.builds(matmul, st.integers(1, 7), st.integers(1, 19), st.integers(1, 7)), convolutions(),
+                     at_points())
 
 
 @st.composite
