@@ -11,7 +11,8 @@ tasks, everything inside them is part of the kernel, with constant extents and s
     register tile     unrolled; vectors innermost        kx:1 unroll, co:1 unroll, x:1 vector
 
 A range that is not a multiple of its step runs its last, shorter block as a copy of the code with smaller constants;
-the last vector of a row is masked.  Where a reduction loop stands outside the scope the kernel adds to what is there.
+the last vector of a row ends with the row.  Where a reduction loop stands outside the scope the kernel adds to what is
+there.
 A guarded loop runs from the first to the last step that its guards let through.
 """
 from dataclasses import dataclass

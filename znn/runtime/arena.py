@@ -20,6 +20,12 @@ SPARE = 2               # memory held, at most, as a multiple of the most that w
 _SMALL = 1 << 16        # below this the C library does well enough
 
 
+def pitch(width, dtype):
+    """Elements from row to row of so many columns: whole lines, odd in number to spread rows over the caches' sets."""
+    line = LINE // dtype.itemsize
+    return (-(-width // line) | 1) * line
+
+
 class _Block:
     """`size` aligned bytes that return to their arena when the last array on them is gone."""
 

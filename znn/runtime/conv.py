@@ -78,20 +78,20 @@ def prepared(grad, y, activation, reach):
     db : ndarray, (out,)
         Its sums by channel, the gradient for the bias.
     """
-    shape, left = padded_shape(grad.shape, reach, arena.LINE // grad.itemsize)
+    shape, left = padded_shape(grad.shape, reach, grad.dtype)
     g = arena.empty(shape, grad.dtype)
     return g, left, pointwise.gradient(g, grad, y if activation else grad, activation, left)
 
 
-def padded_shape(extent, reach, line):
+def padded_shape(extent, reach, dtype):
     """Shape of a gradient with zeros beside its rows, and where rows begin.
 
     The lines of a row and the rows of a plane are odd in number: channels are then far from a multiple of the caches'
     period apart, and do not drive each other out.
     """
+    line = arena.LINE // dtype.itemsize
     left = -(-reach // line) * line
-    lines = -(-(left + extent[4] + reach) // line)
-    return (*extent[:3], extent[3] | 1, (lines | 1) * line), left
+    return (*extent[:3], extent[3] | 1, arena.pitch(left + extent[4] + reach, dtype)), left
 
 
 def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):

@@ -31,10 +31,13 @@ class Kernel:
     """
 
     def __init__(self, contraction, schedule, where, dtype, epilogue, packed):
-        nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
-        self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
-        self.packing = nest.plan.packing if packed == "before" else None
-        self.address = _compiled(lambda: nest.module, where, contraction, schedule, epilogue, packed, dtype.str)
+        with _short_lived():
+            nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
+            self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
+            self.packing = nest.plan.packing if packed == "before" else None
+            self.address = _compiled(lambda nest=nest: nest.module, where, contraction, schedule, epilogue, packed,
+                                     dtype.str)
+            del nest
 
     def pack(self, b):
         """Operand b, contiguous, in the layout that the kernel reads."""
@@ -56,8 +59,7 @@ def _compiled(module, where, *parts):
     entry = cache.key(*parts, where, jit.processor(where))
     code = cache.load(entry)
     if code is None:
-        with _short_lived():
-            code = jit.object_code(module(), where)
+        code = jit.object_code(module(), where)
         cache.store(entry, code)
     return jit.link(code, where)
 
@@ -82,7 +84,8 @@ def _short_lived():
 
 @functools.lru_cache(maxsize=4096)
 def _address(build, where, *arguments):
-    return _compiled(lambda: build(where, *arguments), where, build.__name__, *arguments)
+    with _short_lived():
+        return _compiled(lambda: build(where, *arguments), where, build.__name__, *arguments)
 
 
 def address(build, where, *arguments):

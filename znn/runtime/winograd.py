@@ -69,20 +69,15 @@ class Tiles:
 
     def __init__(self, ci, co, taps, dilation, width, m, dtype, epilogue, where, mirrored=False):
         self.ci, self.co, self.taps, self.dilation, self.m, self.dtype = ci, co, taps, dilation, m, dtype
-        values, self._weights_at, inputs = matrices(m, taps[1])
-        self.points, lanes = m + taps[1] - 1, where.lanes(dtype)
-        self.halo = dilation[2] * (taps[2] - 1)
-        self.blocks = blocks(width, self._widest(width, lanes), lanes)
+        values, weights, inputs = matrices(m, taps[1])
+        self.points, self.halo, self._weights_at = len(inputs), dilation[2] * (taps[2] - 1), weights.astype(dtype)
+        held = self.points * (ci + co) * dtype.itemsize  # bytes of a column
+        self.blocks = blocks(width, SCRATCH // held, where.lanes(dtype))
         longest = max(end - first for first, end in self.blocks)
-        self.pitches = pitch(longest + self.halo, dtype), pitch(longest, dtype)
-        self._weights_at = self._weights_at.astype(dtype)
+        self.pitches = arena.pitch(longest + self.halo, dtype), arena.pitch(longest, dtype)
         self._transforms = (transform(inputs, where, dtype), transform(values.T, where, dtype, epilogue),
                             address(touch, where, dtype, self.points))
         self._lay_out_weights([self._block(end - first, dtype, where) for first, end in self.blocks], mirrored)
-
-    def _widest(self, width, lanes):
-        held = self.points * (self.ci + self.co) * self.dtype.itemsize
-        return max(lanes, min(width, SCRATCH // held // lanes * lanes))
 
     def _block(self, width, dtype, where):
         """For each part of a block of so many columns its kernel, and the same adding on."""
@@ -157,15 +152,9 @@ def transform(matrix, where, dtype, epilogue=PLAIN):
     return address(rows, where, dtype, tuple(map(tuple, matrix.tolist())), epilogue)
 
 
-def pitch(width, dtype):
-    """Elements from row to row of so many columns: lines, odd in number to spread them over the caches."""
-    line = arena.LINE // dtype.itemsize
-    return (-(-width // line) | 1) * line
-
-
 def blocks(width, most, lanes):
     """A row's columns in blocks (first, end) of about `most`, none shorter than a vector unless the row is."""
-    count = -(-width // most)
+    count = -(-width // max(lanes, min(width, most // lanes * lanes)))
     step = -(-width // (count * lanes)) * lanes
     starts = [s for s in range(0, width, step) if s == 0 or width - s >= lanes]
     return list(zip(starts, [*starts[1:], width]))

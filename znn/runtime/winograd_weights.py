@@ -19,12 +19,11 @@ from znn.runtime.database import schedule_for
 from znn.runtime.driver import call, take
 from znn.runtime.kernel import kernel
 from znn.runtime.threads import parallel
-from znn.runtime.winograd import blocks, pitch, record, transform
+from znn.runtime.winograd import blocks, record, transform
 
-STRIP = 512 << 10        # bytes of x, of the gradient and of both at a point, to stay in the second cache
-GROUPS = 32              # sums at most
-SUM_BYTES = 8 << 20      # of all sums together
-FEW = 16                 # groups: with less, a task is a single point of one
+STRIP = 512 << 10    # bytes of rows at points, to stay in the second cache
+GROUPS = 32          # sums at most
+SUM_BYTES = 8 << 20  # of all sums together
 
 
 class WeightTiles:
@@ -43,13 +42,13 @@ class WeightTiles:
 
     def __init__(self, ci, co, taps, dilation, shape, m, dtype, where):
         self.ci, self.co, self.taps, self.dilation, self.shape = ci, co, taps, dilation, shape
-        self.m, self.dtype, lanes = m, dtype, where.lanes(dtype)
+        self.m, self.dtype = m, dtype
         values, self._taps_at, inputs = matrices(m, taps[1])
         self.points, self.halo = len(inputs), dilation[2] * (taps[2] - 1)
         held = dtype.itemsize * self.points * (ci + co)  # bytes of a column
-        self._blocks = np.array(blocks(shape[3], max(lanes, min(shape[3], STRIP // held // lanes * lanes)), lanes))
+        self._blocks = np.array(blocks(shape[3], STRIP // held, where.lanes(dtype)))
         longest = int((self._blocks[:, 1] - self._blocks[:, 0]).max())
-        self.pitches = pitch(longest + self.halo, dtype), pitch(longest, dtype)
+        self.pitches = arena.pitch(longest + self.halo, dtype), arena.pitch(longest, dtype)
         phases = range(min(dilation[1], shape[2]))
         tiles = {-(-len(range(p, shape[2], dilation[1])) // m) for p in phases}
         strips = -(-max(tiles) // max(1, STRIP // (held * longest)))

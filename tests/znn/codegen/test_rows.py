@@ -23,8 +23,7 @@ def combine(matrix, source, out, bias, epilogue, share=()):
     where, (_, channels, width) = target.current(), source.shape
     code = jit.link(jit.object_code(rows(where, source.dtype, matrix, epilogue), where), where)
     to, of = table(out), table(source, share)
-    driver._run(np.array([[code, to.ctypes.data, of.ctypes.data, bias.ctypes.data, width, channels]], np.int64),
-                np.zeros(1, np.int64), channels, 1, 1)
+    driver.run([(code, to.ctypes.data, of.ctypes.data, bias.ctypes.data, width, channels)])
 
 
 def check(matrix, channels, width, dtype, epilogue=PLAIN, share=(), tolerance=1e-5):
@@ -73,5 +72,5 @@ def test_asking_for_rows_changes_nothing():
     where, array = target.current(), np.ones((3, 5, 40), np.float32)
     code = jit.link(jit.object_code(touch(where, array.dtype, 3), where), where)
     of = table(array)
-    driver._run(np.array([[code, 0, of.ctypes.data, 0, 40, 5]], np.int64), np.zeros(1, np.int64), 5, 1, 1)
+    driver.run([(code, 0, of.ctypes.data, 0, 40, 5)])
     assert (array == 1).all()

@@ -48,11 +48,13 @@ def test_every_kernel_and_dilation(on_target, kernel, dilation):
     compare(make(np.random.default_rng(0), 1, 3, 5, kernel, size, d), d, relu=dilation % 4 == 0)
 
 
+@pytest.mark.parametrize("points", "10")
 @pytest.mark.parametrize("ci, co, kernel, dilation", [
     (1, 24, (1, 3, 3), 1), (24, 36, (1, 3, 3), 2), (48, 60, (2, 3, 3), 8), (60, 100, (2, 3, 3), 8),
     (100, 2, (1, 1, 1), 1), (48, 200, (1, 3, 3), 16), (200, 2, (1, 1, 1), 1), (1, 48, (1, 4, 4), 1),
     (48, 48, (1, 5, 5), 2)], ids=str)
-def test_layers_of_the_networks(ci, co, kernel, dilation):
+def test_layers_of_the_networks(ci, co, kernel, dilation, points, monkeypatch):
+    monkeypatch.setenv("ZNN_WINOGRAD", points)
     d = (1, dilation, dilation)
     compare(make(np.random.default_rng(1), 1, ci, co, kernel, (3, 41, 53), d), d, relu=True, tolerance=1e-5)
 
