@@ -87,7 +87,7 @@ def changed(state, action):
         case "split":
             return _split(schedule, contraction, i, action.argument), i
         case "split lanes":
-            return _split(schedule, contraction, i, action.argument * state.problem.target.lanes(state.problem.dtype)), i
+            return _split(schedule, contraction, i, action.argument * state.problem.lanes), i
         case "mark":
             return _marked(schedule, contraction, i, action.argument), i
     raise ValueError(f"unknown action {action.name!r}")

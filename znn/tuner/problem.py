@@ -56,6 +56,11 @@ class Problem:
                           f"threads {self.threads or 'all'}", self.target.name, llvm.get_host_cpu_name()])
 
     @property
+    def lanes(self):
+        """Elements of a vector register."""
+        return self.target.lanes(self.dtype)
+
+    @property
     def flops(self):
         """Floating-point operations of a run."""
         return self.calls * self.contraction.flops

@@ -13,7 +13,7 @@ from znn.tuner.moves import ACTIONS, FACTORS, VECTORS, State, act, mask, neighbo
 
 
 def split(contraction, schedule, i, factor):
-    """A loop of `factor` times the step around loop i, marked as loop i, or as the one outside it if that is a vector."""
+    """A loop of `factor` times the step around loop i, marked as loop i; around a vector, as what is outside."""
     loop, size = schedule.loops[i], schedule.ranges(contraction)[i]
     outside = schedule.loops[i - 1].mark if i else ""
     mark = loop.mark if loop.mark != "vector" else "unroll" if outside == "unroll" else ""
@@ -40,7 +40,8 @@ def expected(state, action):
     except (IllegalSchedule, IndexError):
         return False
     tasks = [str(loop) for loop in found.loops if loop.mark == "parallel"]
-    return found != s and (p.packed == "inside" or plan.copies == 1) and (not p.task or tasks == [f"{p.task}:1 parallel"])
+    own = not p.task or tasks == [f"{p.task}:1 parallel"]
+    return found != s and own and (p.packed == "inside" or plan.copies == 1) and len(found.loops) <= limits.MAX_LOOPS
 
 
 @given(problems(), st.integers(0, 2**32), st.integers(0, 12))
