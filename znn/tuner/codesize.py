@@ -7,7 +7,7 @@ LOOP = 10     # instructions to run a loop, and to move the tensors' places
 STORE = 4     # to finish and store a sum: what is there already, bias, activation
 
 
-def instructions(plan):
+def instructions(plan, native):
     """About how many instructions a plan makes, over all copies of the code for shorter blocks.
 
     A loop whose range is not a multiple of its step makes two copies of what is inside it.  A tile loads each operand
@@ -17,6 +17,8 @@ def instructions(plan):
     Parameters
     ----------
     plan : Plan
+    native : int
+        Lanes of a register.
 
     Returns
     -------
@@ -26,7 +28,7 @@ def instructions(plan):
     summed = [loop.dim in plan.c.reductions for loop in loops]
     dims = list(plan.c.extents)
     place = [dims.index(loop.dim) for loop in loops]
-    costs = {t: _vector_cost(plan, t) for t in (OUT, A, B)}
+    costs, wide = {t: _vector_cost(plan, t, native) for t in (OUT, A, B)}, -(-plan.lanes // native)
 
     def blocks(k, sizes):
         """(how many, sizes inside) of the full and of the shorter blocks of loop k."""
@@ -50,19 +52,29 @@ def instructions(plan):
         size = STORE * costs[OUT] * vectors(plan.tile, sizes, stored) if k == plan.scope else 0
         if k < plan.tile:
             return size + sum(LOOP + code(k + 1, inside) for _, inside in blocks(k, sizes))
-        return size + vectors(k, sizes, every) + sum(costs[t] * vectors(k, sizes, loaded[t]) for t in (A, B))
+        return size + wide * vectors(k, sizes, every) + sum(costs[t] * vectors(k, sizes, loaded[t]) for t in (A, B))
 
     return code(0, tuple(plan.c.extents.values()))
 
 
-def _vector_cost(plan, t):
-    """Instructions to load or store a vector of a tensor: one for equal or neighbouring lanes, two for a repeated row
-    of neighbours, else one for every element."""
+def _vector_cost(plan, t, native):
+    """Instructions to load or store a vector of a tensor: one a register for equal or neighbouring lanes, two for a
+    repeated row of neighbours that divides the register, else one for every lane."""
     used = [plan.lanes] if len(plan.lane_loops) == 1 else [plan.counts[k] for k in plan.lane_loops]
     if t == OUT:  # the lanes of a sum are added up first
         used = [1 if plan.loops[k].dim in plan.c.reductions else n for k, n in zip(plan.lane_loops, used)]
     offsets = [o for o in plan.lane_offsets(plan.advance[t], used) if o is not None]
-    places = sorted(set(offsets))
-    if places[-1] - places[0] != len(places) - 1:
-        return len(places)
-    return 1 if len(places) in (1, len(offsets)) else 2
+    places, registers = set(offsets), -(-len(offsets) // native)
+    row = max(places) - min(places) + 1 == len(places)
+    shuffled = row and native % len(places) == 0 and len(offsets) % native == 0 and not plan.lanes & (plan.lanes - 1)
+    if len(places) == 1 or offsets == list(range(offsets[0], offsets[0] + len(offsets))):
+        cost = registers
+    else:
+        cost = 2 * registers if shuffled else len(offsets)
+    return cost + (_fold_cost(plan, native) if t == OUT else 0)
+
+
+def _fold_cost(plan, native):
+    """Instructions to add up the lanes of sums: a shuffle of a vector of odd length takes one for every lane."""
+    shuffles = sum(plan.counts[k].bit_length() for k in plan.lane_loops if plan.loops[k].dim in plan.c.reductions)
+    return shuffles * (plan.lanes if plan.lanes & (plan.lanes - 1) else -(-plan.lanes // native))

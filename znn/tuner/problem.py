@@ -3,11 +3,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import llvmlite.binding as llvm
+import numba
 import numpy as np
 
 from znn.codegen.plan import PLAIN, Epilogue, Plan
 from znn.codegen.target import Target
 from znn.loops import Contraction, IllegalSchedule, Schedule
+from znn.runtime.cache import generator
 from znn.tuner.codesize import instructions
 
 MAX_LOOPS = 20             # of a schedule: what an observation has room for
@@ -47,13 +49,17 @@ class Problem:
     calls: int = 1
     threads: int | None = None
 
-    @cached_property
+    @property
     def key(self):
-        """Text that says everything that a time depends on but the schedule and the number of processors."""
+        """Text that says everything that a time depends on but the schedule."""
+        return f"{self._text}; threads {self.threads or numba.get_num_threads()}"
+
+    @cached_property
+    def _text(self):
         c = self.contraction
         return "; ".join([*str(c).split("\n"), *([str(c.bias)] if c.bias else []), str(self.epilogue),
-                          f"{self.dtype} packed {self.packed or 'no'}", f"{self.calls} calls",
-                          f"threads {self.threads or 'all'}", self.target.name, llvm.get_host_cpu_name()])
+                          f"{self.dtype} packed {self.packed or 'no'}", f"calls {self.calls}", self.target.name,
+                          llvm.get_host_cpu_name(), f"generator {generator()[:12]}"])
 
     @property
     def lanes(self):
@@ -84,7 +90,7 @@ class Problem:
             if [(loop.dim, loop.step) for loop in parallel] != [(self.task, 1)]:
                 raise IllegalSchedule(f"every {self.task} must be one task: expected the parallel loop {self.task}:1 "
                                       f"alone, found {', '.join(map(str, parallel)) or 'none'}")
-        size = instructions(plan)
+        size = instructions(plan, self.lanes)
         if size > MAX_INSTRUCTIONS:
             raise IllegalSchedule(f"about {size} instructions, at most {MAX_INSTRUCTIONS} are possible: unroll less")
         return plan
