@@ -3,6 +3,8 @@
 Every action is a pure function from a state to a state; `mask` says exactly which are legal.  The cursor stays with the
 loop it is on; after a split it is on the new, outer loop.
 """
+import contextlib
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,11 +69,21 @@ def neighbours(problem, schedule):
     found = {}
     for cursor in range(len(schedule.loops)):
         for action in ACTIONS[2:]:
-            try:
+            with contextlib.suppress(IllegalSchedule):
                 found[act(State(problem, schedule, cursor), action).schedule] = None
-            except IllegalSchedule:
-                continue
     return list(found)
+
+
+def neighbour(problem, schedule, rng):
+    """A schedule one random action away, each legal action at each cursor as likely; itself if there is none.
+
+    `rng` is a `random.Random`.
+    """
+    tries = list(itertools.product(range(len(schedule.loops)), ACTIONS[2:]))
+    for cursor, action in rng.sample(tries, len(tries)):
+        with contextlib.suppress(IllegalSchedule):
+            return act(State(problem, schedule, cursor), action).schedule
+    return schedule
 
 
 def changed(state, action):

@@ -6,7 +6,7 @@ from znn.codegen.emit import I64, Emitter
 from znn.runtime import driver
 
 
-def peak(threads, accumulators=24, steps=100_000, dtype=np.dtype(np.float32)):
+def peak(threads, accumulators=24, steps=100_000, dtype=np.float32):
     """A function that multiplies and adds in registers on all threads, and how many operations it does.
 
     Parameters
@@ -24,7 +24,7 @@ def peak(threads, accumulators=24, steps=100_000, dtype=np.dtype(np.float32)):
     run : callable
     operations : int
     """
-    where = target.current()
+    where, dtype = target.current(), np.dtype(dtype)
     e = Emitter(where, dtype, "ppppii")
     held = min(accumulators, where.registers - 3)
     one = e.broadcast(e.fn.args[1])

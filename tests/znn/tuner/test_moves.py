@@ -9,7 +9,7 @@ from tests.znn.tuner.problems import AVX512, F32, at_points, forward, of_contrac
 from znn.codegen.plan import Plan
 from znn.loops import IllegalSchedule, Loop, Schedule, conv_backward_weights
 from znn.tuner import problem as limits
-from znn.tuner.moves import ACTIONS, FACTORS, VECTORS, State, act, mask, neighbours
+from znn.tuner.moves import ACTIONS, FACTORS, VECTORS, State, act, mask, neighbour, neighbours
 
 
 def split(contraction, schedule, i, factor):
@@ -73,6 +73,12 @@ def test_neighbours_are_all_that_one_move_of_a_schedule_makes(problem):
     for i in range(len(problem.start.loops)):
         found |= {s for f in factors for s in [moved(problem, "split", i, f)] if s}
     assert set(neighbours(problem, problem.start)) == found
+
+
+@given(problems(), st.integers(0, 2**32))
+def test_a_random_neighbour_is_one_of_them(problem, seed):
+    assert neighbour(problem, problem.start, random.Random(seed)) in (neighbours(problem, problem.start)
+                                                                      or [problem.start])
 
 
 def moved(problem, name, *arguments):
