@@ -19,6 +19,7 @@ TENSORS = (OUT, A, B)
 BINS = 17          # strides: 0, 1, 2 to 3, 4 to 7, ... from 2**15 on
 _LOG = 16          # log2 sizes are divided by this
 _LOG_BYTES = 32    # and those of memory by this
+LARGEST = 2.0      # number in an observation; none is negative
 PACKINGS = (None, "before", "inside")
 
 FEATURES = ("cursor", "steps", "step", "range", "tail", "reduction", *("/".join(names) for names in KINDS),
