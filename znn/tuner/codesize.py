@@ -59,22 +59,26 @@ def instructions(plan, native):
 
 def _vector_cost(plan, t, native):
     """Instructions to load or store a vector of a tensor: one a register for equal or neighbouring lanes, two for a
-    repeated row of neighbours that divides the register, else one for every lane."""
+    repeated row of neighbours if the vector can be shuffled at once, else one for every lane."""
     used = [plan.lanes] if len(plan.lane_loops) == 1 else [plan.counts[k] for k in plan.lane_loops]
     if t == OUT:  # the lanes of a sum are added up first
         used = [1 if plan.loops[k].dim in plan.c.reductions else n for k, n in zip(plan.lane_loops, used)]
     offsets = [o for o in plan.lane_offsets(plan.advance[t], used) if o is not None]
     places, registers = set(offsets), -(-len(offsets) // native)
     row = max(places) - min(places) + 1 == len(places)
-    shuffled = row and native % len(places) == 0 and len(offsets) % native == 0 and not plan.lanes & (plan.lanes - 1)
     if len(places) == 1 or offsets == list(range(offsets[0], offsets[0] + len(offsets))):
         cost = registers
     else:
-        cost = 2 * registers if shuffled else len(offsets)
+        cost = 2 * registers if row and _shuffles(plan.lanes, native) else len(offsets)
     return cost + (_fold_cost(plan, native) if t == OUT else 0)
 
 
 def _fold_cost(plan, native):
-    """Instructions to add up the lanes of sums: a shuffle of a vector of odd length takes one for every lane."""
+    """Instructions to add up the lanes of sums."""
     shuffles = sum(plan.counts[k].bit_length() for k in plan.lane_loops if plan.loops[k].dim in plan.c.reductions)
-    return shuffles * (plan.lanes if plan.lanes & (plan.lanes - 1) else -(-plan.lanes // native))
+    return shuffles * (-(-plan.lanes // native) if _shuffles(plan.lanes, native) else plan.lanes)
+
+
+def _shuffles(lanes, native):
+    """Whether a shuffle takes an instruction a register: of long vectors of odd length it takes one a lane."""
+    return lanes <= native or not lanes & (lanes - 1)

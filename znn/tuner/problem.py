@@ -85,11 +85,8 @@ class Problem:
             raise IllegalSchedule(f"{len(schedule.loops)} loops, at most {MAX_LOOPS} are possible")
         plan = Plan(self.contraction, schedule, self.target, self.dtype, self.epilogue, self.packed)
         self._check_copies(plan)
-        if self.task:
-            parallel = [loop for loop in schedule.loops if loop.mark == "parallel"]
-            if [(loop.dim, loop.step) for loop in parallel] != [(self.task, 1)]:
-                raise IllegalSchedule(f"every {self.task} must be one task: expected the parallel loop {self.task}:1 "
-                                      f"alone, found {', '.join(map(str, parallel)) or 'none'}")
+        if self.task and not schedule.one_task_each(self.task):
+            raise IllegalSchedule(f"every {self.task} must be one task: expected only {self.task}:1 to be parallel")
         size = instructions(plan, self.lanes)
         if size > MAX_INSTRUCTIONS:
             raise IllegalSchedule(f"about {size} instructions, at most {MAX_INSTRUCTIONS} are possible: unroll less")
