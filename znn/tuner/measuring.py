@@ -18,8 +18,8 @@ from znn.tuner.peak import peak
 from znn.tuner.table import Result, Table
 
 FEWEST, MOST = 5, 40      # rounds
-REFERENCE_STEPS = 1_000   # of the reference: a tenth of a millisecond
-SHORTEST = 200e-6         # seconds that are timed at once; shorter kernels are run several times
+REFERENCE_STEPS = 10_000  # of the reference: half a millisecond, in which starting threads does not count
+SHORTEST = 500e-6         # seconds that are timed at once; shorter kernels are run several times
 PEAK_ROUNDS = 51
 
 
@@ -95,7 +95,7 @@ class Measurer:
         if key not in self._references:
             run, operations = peak(numba.get_num_threads(), steps=REFERENCE_STEPS, dtype=problem.dtype)
             run()
-            best = statistics.median(_timed(run, 1) for _ in range(PEAK_ROUNDS))
+            best = statistics.median(_timed(run) for _ in range(PEAK_ROUNDS))
             self._references[key] = (run, operations), operations / best
         return self._references[key]
 
@@ -106,6 +106,7 @@ def rounds(kernels, reference, spread, patience):
     Parameters
     ----------
     kernels : list of callable
+        ``kernel(times)`` runs so many times.
     reference : (callable, int)
         And its operations.
     spread : float
@@ -118,7 +119,7 @@ def rounds(kernels, reference, spread, patience):
     list of list of float
     """
     run, operations = reference
-    first = [_timed(kernel, 1) for kernel in kernels]  # warms the caches, too
+    first = [_timed(kernel) for kernel in kernels]  # warms the caches, too
     repeats = [max(1, math.ceil(SHORTEST / seconds)) for seconds in first]
     ratios, end = [[] for _ in kernels], time.perf_counter() + patience * len(kernels)
     fewest = 1 if max(first) > patience else FEWEST
@@ -127,7 +128,7 @@ def rounds(kernels, reference, spread, patience):
             if len(kernels) > 1:
                 kernel()  # the others drove its operands out
             seconds = _timed(kernel, times) / times
-            found.append(_timed(run, 1) / operations / seconds)
+            found.append(_timed(run) / operations / seconds)
         done = len(ratios[0])
         if done >= fewest and (done >= MOST or time.perf_counter() > end
                                or max(map(relative_error, ratios)) < spread):
@@ -141,10 +142,9 @@ def relative_error(values):
     return 1.2533 * deviation / math.sqrt(len(values)) / middle
 
 
-def _timed(call, times):
+def _timed(call, *arguments):
     start = time.perf_counter()
-    for _ in range(times):
-        call()
+    call(*arguments)
     return time.perf_counter() - start
 
 

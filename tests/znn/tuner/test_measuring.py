@@ -68,8 +68,8 @@ def test_a_wrong_kernel_is_a_failure(monkeypatch):
     assert not measurer.measure(problem, problem.start).failure
     built = bench.LoadedKernel.__call__
 
-    def wrong(self):
-        out = built(self)
+    def wrong(self, times=1):
+        out = built(self, times)
         out[0, 3] += 1
         return out
 
@@ -132,8 +132,9 @@ class Clock:
     def kernel(self, seconds):
         seconds = iter(seconds)
 
-        def run():
-            self.now += next(seconds)
+        def run(times=1):
+            for _ in range(times):
+                self.now += next(seconds)
 
         return run
 
@@ -173,12 +174,12 @@ def test_short_kernels_run_several_times_at_once(monkeypatch):
     monkeypatch.setattr(measuring, "time", clock)
     calls = []
 
-    def short():
-        calls.append(None)
-        clock.now += 1e-5
+    def short(times=1):
+        calls.append(times)
+        clock.now += 1e-5 * times
 
     measuring.rounds([short], (clock.kernel(repeated(1e-4)), 1), 0.01, 0.5)
-    assert len(calls) == 1 + measuring.FEWEST * round(measuring.SHORTEST / 1e-5)
+    assert calls == [1] + measuring.FEWEST * [round(measuring.SHORTEST / 1e-5)]
 
 
 def test_relative_error_of_normal_values():
