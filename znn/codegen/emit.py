@@ -76,11 +76,11 @@ class Emitter:
                                 [self.vector, self.vector.as_pointer(), I32, self._masks])
             self.b.call(f, [value, where, I32(self.size), mask])
 
-    def prefetch(self, pointer):
-        """Ask the second cache for the line of an address, which need not exist."""
+    def prefetch(self, pointer, level=2, write=False):
+        """Ask the first or second cache for the line of an address, which need not exist, to read or to write it."""
         where = self.b.bitcast(pointer, ir.IntType(8).as_pointer())
         f = self._intrinsic("llvm.prefetch.p0", ir.VoidType(), [where.type, I32, I32, I32])
-        self.b.call(f, [where, I32(0), I32(2), I32(1)])  # to read, level, data
+        self.b.call(f, [where, I32(int(write)), I32(4 - level), I32(1)])  # the last: data
 
     def forget_loads(self):
         """From here on LLVM loads again what it has loaded before."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from znn.codegen.emit import I1, I64, Emitter
-from znn.codegen.plan import BIAS, OUT, PLAIN, A, B, Plan
+from znn.codegen.plan import BIAS, LINE, OUT, PLAIN, A, B, Plan
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,9 @@ class Nest:
         """One set of accumulators from zero to memory."""
         places = self._accumulators(place.sizes)
         acc = [self.e.zero()] * len(places)
+        if self.plan.ahead is not None and self.plan.advance[OUT][-1] == 1:  # time enough until they are written
+            for o in places:
+                self.e.prefetch(self._pointer(OUT, place.at[OUT], o), level=1, write=True)
         if place.counts:
             acc = self.e.when(_all(self.e.b, place.counts), acc,
                               lambda *acc: self._reduce(self.plan.scope, place, list(acc), places))
@@ -147,7 +150,14 @@ class Nest:
             return self._tile(place, acc, places)
         loop = self.loops[k]
         full, rest = divmod(place.sizes[loop.dim], loop.step)
-        inside = lambda i, size, acc: self._reduce(k + 1, self._moved(place, k, i, size), acc, places)  # noqa: E731
+
+        def inside(i, size, acc):
+            moved = self._moved(place, k, i, size)
+            acc = self._reduce(k + 1, moved, acc, places)
+            if k == self.plan.tile - 1:
+                self._ask(moved)
+            return acc
+
         if self._guards(k):
             first, count, _ = self._clipped(k, place)
             return self.e.loop(count, acc, lambda i, *acc: inside(i, loop.step, list(acc)), first)
@@ -156,6 +166,12 @@ class Nest:
         elif full:
             acc = inside(0, loop.step, acc)
         return inside(full, rest, acc) if rest else acc
+
+    def _ask(self, place):
+        """Ask the first cache for a share of what a later task reads here."""
+        for line in range(self.plan.asked if self.plan.ahead is not None else 0):
+            first = self._address(self.pointers[A], place.at[self.plan.ahead], 0)
+            self.e.prefetch(self.e.at(first, line * LINE // self.plan.dtype.itemsize), level=1)
 
     # --- guards -------------------------------------------------------------------------------------------------
     def _guards(self, k):

@@ -8,6 +8,10 @@ from znn.loops.schedule import IllegalSchedule, Loop, Schedule
 MAX_CHUNKS = 8            # vectors of a reduction that one tile unrolls
 MAX_BLOCK = 512 << 10     # bytes that a kernel packs for itself, on its stack
 
+AHEAD = 2                 # tasks: of rows one after the other, some of the next one's are read now
+MAX_ASKED = 4             # lines at a time: what a tile reads here and there is left to the processor
+LINE = 64                 # bytes
+
 OUT, A, B, BIAS = range(4)  # the tensors, in the order of the kernel's arguments; guards follow them
 
 
@@ -55,6 +59,9 @@ class Plan:
     starts : list of int
     packing : Packing or None
         The layout of packed b.
+    ahead, asked : int
+        The row of `advance` and `starts` that runs through what a later task reads of a, `asked` lines at every step of
+        the innermost loop of a sum.
     tasks : int
         How many tasks the parallel loops make.
     copies : int
@@ -85,6 +92,7 @@ class Plan:
             self.packed = None
         self._place_tensors()
         self._place_copies()
+        self._look_ahead()
 
     def _choose_lanes(self, schedule, native, registers):
         """Lanes from the vector loops; a single one that is longer than the registers hold is strip-mined."""
@@ -145,6 +153,28 @@ class Plan:
         if self.copies > 1 and self.epilogue != PLAIN:
             raise IllegalSchedule("a sum that is split over parallel tasks has no place for bias, activation or "
                                   "accumulation: mark an output dimension parallel instead")
+
+    def _look_ahead(self):
+        """Where to ask for what task number t + AHEAD reads of a, while task t computes.
+
+        A task reads a row of every channel: too short for the processor to foresee the next.  What a register tile
+        reads in a step is asked for in shares, one for each step of the loop that reads it again for other outputs.
+        """
+        self.ahead = None
+        task, along = self.n_parallel - 1, self.advance[A]
+        if self.scope == self.tile or task < 0 or not along[task]:
+            return
+        elements = 1 + sum((self.counts[k] - 1) * abs(along[k]) for k in range(self.tile, len(self.loops))
+                           if self.loops[k].dim not in self.c.reductions)
+        line = LINE // self.dtype.itemsize
+        lines = -(-elements // line)
+        again = [k for k in range(self.n_parallel, self.scope) if self.counts[k] > 1 and not along[k]
+                 and self.loops[k].dim not in self.c.reductions][-1:]
+        self.asked = -(-lines // math.prod(self.counts[k] for k in again))
+        if self.asked <= MAX_ASKED:
+            self.ahead = len(self.advance)
+            self.advance.append([self.asked * line if k in again else along[k] for k in range(len(self.loops))])
+            self.starts.append(self.starts[A] + AHEAD * along[task])
 
     def lane_offsets(self, advance, used):
         """Offset of every lane for a tensor's advances, None for the lanes beyond those `used` of each lane loop."""

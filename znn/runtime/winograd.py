@@ -26,7 +26,7 @@ from znn.runtime.threads import parallel
 
 SCRATCH = 512 << 10  # bytes of rows at points, to stay in the second cache
 FEWEST = 8           # tiles: with less, threads have nothing to do
-GAIN = 0.9           # part of the direct form's time that points must stay below
+GAIN = 0.74          # part of the direct form's time that points must stay below by this count
 PASS = 6             # multiplications that the transforms of a row take the time of
 
 
