@@ -7,6 +7,7 @@ from znn.nn import layers
 from znn.runtime.layer import PASSES
 from znn.tuner.workloads import SPLITS, convolutions, of_network, published
 
+LAST = (1, 24, 5, 73, 35), (36, 24, 5, 5, 5), "relu"  # convolution of the test set: shapes, activation
 AVX512 = target.TARGETS["avx512"]
 
 
@@ -18,8 +19,10 @@ def sets():
 def test_sets_are_the_same_every_time(sets):
     for split, found in sets.items():
         assert published(split, AVX512) == found
-    assert sets["test"][0].name == "200-2 1x4x4 dilated 1x1x1 to 1x1x57x57 forward", "the published set has changed"
-    assert {split: len(found) for split, found in sets.items()} == {"train": 583, "test": 373}
+    drawn = {split: convolutions(split) for split in SPLITS}
+    assert {split: len(found) for split, found in drawn.items()} == {"train": 88, "test": 48}
+    last = drawn["test"][-1]
+    assert (last.x_shape, last.w_shape, last.activation) == LAST, "the published set must not change"
 
 
 def test_what_is_held_out_shares_no_kernel_channels_or_columns_with_training():
