@@ -7,6 +7,9 @@ Pooling never strides: `MaxFilter3d` slides its window over every voxel, and wha
 """
 import copy
 import math
+import operator
+from collections.abc import Iterable
+from numbers import Real
 
 import torch
 from torch import nn
@@ -49,7 +52,10 @@ def memory_at_most(limit):
 
 def triple(value):
     """An int or a (z, y, x) sequence as a tuple of three ints."""
-    values = (value,) * 3 if isinstance(value, int) else tuple(int(v) for v in value)
+    try:
+        values = tuple(map(operator.index, value if isinstance(value, Iterable) else (value,) * 3))
+    except TypeError:  # not whole numbers
+        values = ()
     if len(values) != 3 or min(values) < 1:
         raise ValueError(f"expected a positive integer or three of them (z, y, x), found {value!r}")
     return values
@@ -69,6 +75,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx, bias, activation, *terms):
         inputs, dilations = [], terms[2::3]
+        bias = None if bias is None else bias.contiguous()
         for x, weight in zip(terms[::3], terms[1::3]):
             inputs += [x.contiguous(), weight.contiguous()]
         y = None
@@ -172,22 +179,31 @@ def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None, plus=()):
     Raises
     ------
     ValueError
-        When channels, types or devices do not fit, an input is smaller than the kernel reaches, or the convolutions
-        that are added have different shapes.
+        When channels, types or devices do not fit, dilation or activation are not as above, an input is smaller than
+        the kernel reaches, or the convolutions that are added have different shapes.
     """
-    terms = [(x, weight, tuple(dilation)), *((x2, w2, tuple(d2)) for x2, w2, d2 in plus)]
+    terms = [(x, weight, triple(dilation)), *((x2, w2, triple(d2)) for x2, w2, d2 in plus)]
+    _check_activation(activation)
     for number, (x1, w1, d1) in enumerate(terms):
         _check("convolution", x1, w1.shape[1], w1.shape[2:], d1)
         _check_parameters(x1, w1, None if number else bias)
     _check_sum(terms)
     if _ours(x):
         return _Convolution.apply(bias, activation, *(a for term in terms for a in term))
-    y = F.conv3d(x, weight, bias, dilation=tuple(dilation))
+    y = F.conv3d(x, weight, bias, dilation=terms[0][2])
     for x2, w2, d2 in terms[1:]:
         y = y + F.conv3d(x2, w2, dilation=d2)
     if activation is None:
         return y
     return F.relu(y) if activation == "relu" else activation[0] * torch.tanh(activation[1] * y)
+
+
+def _check_activation(kind):
+    """Raise ValueError for what is no activation of a kernel."""
+    pair = isinstance(kind, tuple) and len(kind) == 2 and all(isinstance(v, Real) for v in kind)
+    if not (pair or kind is None or kind == "relu"):
+        raise ValueError(f'activation must be None, "relu", or a tuple of two numbers (a, b) for a tanh(b s), '
+                         f"found {kind!r}")
 
 
 def _check_sum(terms):
@@ -277,6 +293,11 @@ class Conv3d(nn.Module):
     bias : bool
     activation : ReLU, Tanh or None
         Given here rather than as the next module, it costs no pass over memory.
+
+    Raises
+    ------
+    ValueError
+        If the kernel or dilation is not as above, or the activation is another.
     """
 
     def __init__(self, in_channels, out_channels, kernel, dilation=1, bias=True, activation=None):
@@ -285,6 +306,9 @@ class Conv3d(nn.Module):
         self.kernel, self.dilation = triple(kernel), triple(dilation)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *self.kernel))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        if activation is not None and not isinstance(activation, (ReLU, Tanh)):
+            raise ValueError(f"Conv3d computes znn.nn.ReLU and znn.nn.Tanh itself, found {activation!r}: make it the "
+                             "next module")
         self.activation = activation
         initialise(self, "msra")
 

@@ -1,4 +1,5 @@
 """Layers: autograd, agreement of the engines, shapes, initialisation, errors."""
+import numpy as np
 import pytest
 import torch
 from torch import nn as tnn
@@ -207,3 +208,31 @@ def test_clear_refusals():
             nn.dropout(torch.zeros(3), p)
     with pytest.raises(ValueError, match="expected a positive integer or three"):
         nn.Conv3d(1, 1, (3, 3))
+
+
+@pytest.mark.parametrize("engine", nn.ENGINES)
+def test_a_bias_may_have_any_strides(engine):
+    znn.use_engine(engine)
+    torch.manual_seed(3)
+    x, w = torch.randn(1, 3, 4, 9, 40), torch.randn(4, 3, 1, 3, 3)
+    for bias in (torch.arange(8.)[::2], torch.ones(1).expand(4)):
+        torch.testing.assert_close(nn.conv3d(x, w, bias), tnn.functional.conv3d(x, w, bias), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dilation", [(1, -1, 1), (1, 0, 1), (2, 2), (1, 1.5, 1), 0, "211"])
+def test_dilation_is_three_positive_integers(dilation):
+    with pytest.raises(ValueError, match="expected a positive integer or three of them"):
+        nn.conv3d(torch.randn(1, 3, 4, 9, 40), torch.randn(4, 3, 1, 3, 3), dilation=dilation)
+
+
+def test_whole_numbers_of_any_kind_are_extents():
+    assert nn.triple(np.array([1, 2, 3])) == (1, 2, 3) and nn.triple(np.int64(2)) == (2, 2, 2)
+
+
+def test_activations_that_are_none():
+    x, w = torch.randn(1, 1, 1, 5, 5), torch.randn(1, 1, 1, 3, 3)
+    for kind in ("rleu", "tanh", (1.0,), [1.0, 2.0], ("a", "b")):
+        with pytest.raises(ValueError, match='activation must be None, "relu", or a tuple of two numbers'):
+            nn.conv3d(x, w, activation=kind)
+    with pytest.raises(ValueError, match="make it the next module"):
+        nn.Conv3d(1, 1, 3, activation=tnn.Sigmoid())

@@ -15,7 +15,7 @@ the last vector of a row ends with the row.  Where a reduction loop stands outsi
 there.
 A guarded loop runs from the first to the last step that its guards let through.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from znn.codegen.emit import I1, I64, Emitter
@@ -92,6 +92,14 @@ class Nest:
                         lambda: inside(digits[k], self.loops[k].step))
         if rest:
             self.e.when(self.e.b.icmp_signed("==", digits[k], I64(full)), [], lambda: inside(full, rest))
+        steps = full + (rest > 0)
+        if self.loops[k].dim in self.reductions and steps < self.plan.counts[k]:
+            # a short block has no such steps, but there is a private copy of the output for them: it becomes zero
+            copy = self._step(place.at[OUT], digits[k], self.plan.advance[OUT][k])
+            empty = self._moved(place, k, 0, self.loops[k].step)  # what is packed before the sum must be there
+            empty = replace(empty, at=[copy, *empty.at[1:]], counts=(*place.counts, I1(0)))
+            self.e.when(self.e.b.icmp_signed(">=", digits[k], I64(steps)), [],
+                        lambda: self._parallel(k + 1, empty, digits) or [])
         return None
 
     def _outer(self, k, place):

@@ -15,6 +15,14 @@ def size(access, c):
     return 1 + access.start + sum(max(0, s) * (c.extents[d] - 1) for d, s in access.strides)
 
 
+def addresses(access, c):
+    """All addresses of a tensor, flat."""
+    found = np.array([access.start])
+    for d, s in access.strides:
+        found = np.add.outer(found, s * np.arange(c.extents[d])).ravel()
+    return found
+
+
 def operands(c, seed):
     """Random a, b and out."""
     rng = np.random.default_rng(seed)
@@ -28,7 +36,10 @@ def generated(c, s, a, b, out, where, packed=None, epilogue=PLAIN, bias=None):
         jit.link(jit.object_code(nest.module, where), where))
     if packed == "before":
         b = nest.plan.packing.pack(b)
-    full = np.zeros((nest.plan.copies, out.size), out.dtype) if nest.plan.copies > 1 else out.copy()[None]
+    full = np.tile(out, (nest.plan.copies, 1))
+    if nest.plan.copies > 1:  # each is to be written wholly
+        full[:] = 0
+        full[:, addresses(c.out, c)] = np.nan
     pointers = [x.ctypes.data for x in (full, a, b, np.zeros(1) if bias is None else bias)]
     for first in range(nest.plan.tasks):
         call(*pointers, first, first + 1)

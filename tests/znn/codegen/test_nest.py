@@ -69,3 +69,11 @@ def test_a_kernel_packs_no_more_than_its_stack_holds():
     s = Schedule.parse("m:1, k:1, n:1 vector")
     with pytest.raises(IllegalSchedule, match="would pack 896000 bytes of B at once, at most 524288 are"):
         Nest(matmul(2, 100, 1000), s, target.TARGETS["generic"], F64, packed="inside")
+
+
+def test_private_copies_that_a_short_block_leaves_out_are_zero():
+    c = matmul(3, 17, 61)
+    s = Schedule.parse("k:4 parallel, k:1 parallel, m:1, n:1 vector")
+    a, b, out = operands(c, 0)
+    found = generated(c, s, a, b, out, target.TARGETS["generic"])  # copies hold NaN before
+    np.testing.assert_allclose(found.reshape(3, 17), a.reshape(3, 61) @ b.reshape(61, 17), atol=1e-12)

@@ -136,7 +136,8 @@ def test_what_lies_around_does_not_matter():
 @pytest.mark.parametrize("extent, ci, co, taps, dilation, rows", [
     ((5, 170, 170), 36, 36, (1, 3, 3), (1, 2, 2), 4),     # conv2b of VD2D3D
     ((1, 180, 180), 48, 48, (1, 5, 5), (1, 2, 2), 2),     # conv2 of N4
-    ((5, 180, 180), 24, 24, (1, 2, 2), (1, 1, 1), 5),     # conv1c
+    ((5, 150, 150), 36, 36, (1, 2, 2), (1, 1, 1), 5),
+    ((5, 180, 180), 24, 24, (1, 2, 2), (1, 1, 1), None),  # conv1c: two taps over few maps
     ((5, 180, 180), 1, 24, (1, 3, 3), (1, 1, 1), None),   # one map in: the transforms cost more than they save
     ((1, 100, 100), 100, 2, (1, 1, 1), (1, 1, 1), None),  # nothing to save along y
     ((3, 90, 90), 36, 36, (3, 1, 3), (1, 1, 1), None),
