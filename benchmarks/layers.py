@@ -34,6 +34,7 @@ import models
 from znn.codegen import target
 from znn.nn import Conv3d
 from znn.runtime import conv
+from znn.tuner.peak import peak
 
 PASSES = ("forward", "data", "weights")
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last_3d}
@@ -101,7 +102,7 @@ def peer(form, layout, x, w, b, y, grad, dilation, act):
 def figures(layer, shape, rounds, threads):
     """What is known of one layer: a dict of numbers by pass."""
     calls, operations, moved = contestants(layer, shape)
-    burn, burnt = measure.peak(threads)
+    burn, burnt = peak(threads)
     copies = {("copy", p): measure.copying(n) for p, n in moved.items()}
     seconds = measure.median(measure.in_turn({"peak": burn, **copies, **calls}, rounds))
     top = burnt / seconds["peak"]

@@ -10,8 +10,6 @@ import torch
 from numba import njit, prange
 
 from znn.codegen import jit, target
-from znn.codegen.emit import I64, Emitter
-from znn.runtime import driver
 
 NETWORKS = {"N4": ("N4", {}), "VD2D": ("VD2D", {}), "VD2D3D": ("VD2D3D", {"recursive": True})}
 
@@ -54,29 +52,6 @@ def use_threads(count):
     """Let both engines use so many threads."""
     torch.set_num_threads(count)
     numba.set_num_threads(count)
-
-
-def peak(threads, accumulators=24, steps=100_000):
-    """A function that multiplies and adds in registers on all threads, and how many operations (float32) it does."""
-    where, dtype = target.current(), np.dtype(np.float32)
-    e = Emitter(where, dtype, "ppppii")
-    held = min(accumulators, where.registers - 3)
-    one = e.broadcast(e.fn.args[1])
-
-    def task(i):
-        acc = e.loop(I64(steps), [one] * held, lambda i, *acc: [e.fma(one, v, one) for v in acc])
-        for v in acc[1:]:
-            acc[0] = e.b.fadd(acc[0], v)
-        e.store(acc[0], e.fn.args[0])
-        return []
-
-    first, last = e.fn.args[4:]
-    e.loop(e.b.sub(last, first), [], task, first)
-    e.b.ret_void()
-    address = jit.link(jit.object_code(e.module, where), where)
-    memory, tasks = np.ones(64, dtype), 8 * threads
-    piece = (address, *[memory.ctypes.data] * 4, tasks)
-    return lambda memory=memory: driver.run([piece]), 2 * held * steps * e.lanes * tasks
 
 
 def copying(nbytes):

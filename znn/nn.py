@@ -20,6 +20,7 @@ from znn.runtime import arena
 from znn.runtime import conv as conv_kernels
 from znn.runtime import dropout as dropout_kernels
 from znn.runtime import pool as pool_kernels
+from znn.runtime.layer import PASSES, Layer
 
 _engine = "znn"
 ENGINES = ("znn", "torch")
@@ -324,6 +325,33 @@ class Conv3d(nn.Module):
 
     def extra_repr(self):
         return f"{self.in_channels}, {self.out_channels}, kernel={self.kernel}, dilation={self.dilation}"
+
+
+def layers(net, shape):
+    """The convolutions that a network makes of an input of `shape` (N, C, Z, Y, X), by a dry run without values.
+
+    Returns
+    -------
+    list of znn.runtime.layer.Layer
+        In the order in which they are computed; those that are added up follow each other.
+    """
+    net = copy.deepcopy(net).to("meta").eval()
+    named, found = {layer: name for name, layer in net.named_modules() if isinstance(layer, Conv3d)}, []
+
+    def note(layer, args):
+        terms = [(layer, args[0]), *args[1:]]
+        reach = max(m.dilation[2] * (m.kernel[2] - 1) for m, _ in terms)
+        bias = any(m.bias is not None for m, _ in terms)
+        for i, (m, x) in enumerate(terms):
+            kind = layer.activation.kind if layer.activation and i == len(terms) - 1 else None
+            passes = [p for p in PASSES if p != "data" or x.requires_grad]
+            found.append(Layer(tuple(x.shape), tuple(m.weight.shape), m.dilation, bias and i == 0, kind, i > 0, reach,
+                               tuple(passes), named[m]))
+
+    for layer in named:
+        layer.register_forward_pre_hook(note)
+    net.requires_grad_()(torch.empty(shape, device="meta"))
+    return found
 
 
 class MaxFilter3d(nn.Module):

@@ -30,12 +30,18 @@ def object_code(module, target):
 
 
 def link(code, target):
-    """Load an object file into this process; the address of its function ``kernel``."""
+    """Load an object file into this process for good; the address of its function ``kernel``."""
+    engine = load(code, target)
+    _keep.append(engine)
+    return engine.get_function_address("kernel")
+
+
+def load(code, target):
+    """An LLVM engine with an object file; its code is there as long as the engine is."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(target))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _keep.append(engine)
-    return engine.get_function_address("kernel")
+    return engine
 
 
 def assembly(module, target):

@@ -70,6 +70,10 @@ class Schedule:
             inside[loop.dim] = loop.step
         return out
 
+    def one_task_each(self, dim):
+        """Whether the only parallel loop takes single steps of the named dimension."""
+        return [(x.dim, x.step) for x in self.loops if x.mark == "parallel"] == [(dim, 1)]
+
     def check(self, contraction):
         """The schedule itself if it computes the contraction, else IllegalSchedule with the reason."""
         last = {}

@@ -9,10 +9,8 @@ import os
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
-from znn.runtime import arena, default, driver, pointwise, winograd
-from znn.runtime.database import schedule_for
-from znn.runtime.kernel import kernel
-from znn.runtime.winograd_weights import WeightTiles
+from znn.runtime import arena, default, driver, pointwise, winograd, winograd_weights
+from znn.runtime.request import Request
 
 
 def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
@@ -30,14 +28,15 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
     -------
     y : ndarray, (n, out, z - dilation_z (kz - 1), ...)
     """
-    extent = tuple(s - d * (k - 1) for s, d, k in zip(x.shape[2:], dilation, w.shape[2:]))
+    extent = valid(x.shape, w.shape, dilation)
     epilogue, dilation = Epilogue(onto is not None, bias is not None, activation), tuple(dilation)
     y = arena.empty((x.shape[0], w.shape[0], *extent), x.dtype) if onto is None else onto
-    tiles = _at_points() and _tiles(*w.shape[:2], extent, w.shape[2:], dilation, x.dtype, epilogue, target.current())
+    where = target.current()
+    tiles = _at_points() and _tiles(*w.shape[:2], extent, w.shape[2:], dilation, x.dtype, epilogue, where)
     if tiles:
         tiles.run(y, x, w, bias)
     else:
-        _run(_forward(x.shape, w.shape, extent, dilation, x.dtype, epilogue, target.current()), y, x, w, bias)
+        _run(_forward(x.shape, w.shape, extent, dilation, x.dtype, epilogue, where), y, x, w, bias)
     return y
 
 
@@ -125,14 +124,53 @@ def _run(kernels, out, a, w, bias=None):
     driver.run([k.piece(out, a, p, bias) for k, p in zip(kernels, packed)])
 
 
+def forward_requests(x_shape, w_shape, dilation, epilogue, dtype, where, points=True):
+    """What `forward` asks for, without `points` what its direct form does; list of Request, schedules not chosen."""
+    extent = valid(x_shape, w_shape, dilation)
+    rows = points and _at_points() and _rows(*w_shape[:2], extent, w_shape[2:], dilation, dtype, where)
+    if rows:
+        return winograd.requests(w_shape[1], w_shape[0], w_shape[2:], dilation, extent[2], rows, dtype, where)
+    return _direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where)
+
+
+def data_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
+    """As `forward_requests`, for `backward_data` where `prepared` was asked for `reach` zeros."""
+    rows = points and _at_points() and _rows(*w_shape[1::-1], x_shape[2:], w_shape[2:], dilation, dtype, where)
+    if rows:
+        return winograd.requests(*w_shape[:2], w_shape[2:], dilation, x_shape[4], rows, dtype, where)
+    extent = valid(x_shape, w_shape, dilation)
+    held, left = padded_shape((x_shape[0], w_shape[0], *extent), reach, dtype)
+    return _direct_data(x_shape, w_shape, extent[2], dilation, row_major(held), left, dtype, where)
+
+
+def weights_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
+    """As `data_requests`, for `backward_weights`."""
+    extent, (co, ci), taps = valid(x_shape, w_shape, dilation), w_shape[:2], w_shape[2:]
+    rows = points and _at_points() and _rows(co, ci, extent, taps, dilation, dtype, where)
+    if rows:
+        return winograd_weights.requests(ci, co, taps, dilation, (x_shape[0], *extent), rows, dtype, where)
+    held, left = padded_shape((x_shape[0], co, *extent), reach, dtype)
+    return [_direct_weights(x_shape, w_shape, extent, dilation, row_major(held), left, dtype, where)]
+
+
+def valid(x_shape, w_shape, dilation):
+    """(z, y, x) of the output: where all taps meet the input."""
+    return tuple(s - d * (k - 1) for s, d, k in zip(x_shape[2:], dilation, w_shape[2:]))
+
+
 def _at_points():
     return os.environ.get("ZNN_WINOGRAD") != "0"
+
+
+def _rows(co, ci, extent, taps, dilation, dtype, where):
+    """Rows of a tile at points, None where the direct form is sooner done; extent is (z, y, x)."""
+    return winograd.tile(extent, ci, co, taps, dilation) if extent[2] >= where.lanes(dtype) else None
 
 
 @functools.lru_cache(maxsize=4096)
 def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False):
     """How to compute a convolution at points, None where the direct form is sooner done."""
-    rows = winograd.tile(extent, ci, co, taps, dilation) if extent[2] >= where.lanes(dtype) else None
+    rows = _rows(co, ci, extent, taps, dilation, dtype, where)
     return rows and winograd.Tiles(ci, co, taps, dilation, extent[2], rows, dtype, epilogue, where, mirrored)
 
 
@@ -140,30 +178,42 @@ def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=Fals
 def _weight_tiles(w_shape, extent, dilation, dtype, where):
     """`_tiles` for the gradient of the weights; extent is (n, z, y, x)."""
     (co, ci), taps = w_shape[:2], w_shape[2:]
-    rows = winograd.tile(extent[1:], ci, co, taps, dilation) if extent[3] >= where.lanes(dtype) else None
-    return rows and WeightTiles(ci, co, taps, dilation, extent, rows, dtype, where)
+    rows = _rows(co, ci, extent[1:], taps, dilation, dtype, where)
+    return rows and winograd_weights.WeightTiles(ci, co, taps, dilation, extent, rows, dtype, where)
 
 
 @functools.lru_cache(maxsize=4096)
-def _forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where):
-    kernels = []
-    for first, end, rule in default.columns(extent[2], w_shape[0], where.lanes(dtype)):
-        c = conv_forward(*x_shape[:2], w_shape[0], w_shape[2:], extent, dilation, columns=(first, end))
-        kernels.append(_spatial(c, rule, dtype, epilogue, where))
-    return kernels
+def _forward(*shapes):
+    return [request.kernel() for request in _direct_forward(*shapes)]
 
 
 @functools.lru_cache(maxsize=4096)
-def _data(x_shape, w_shape, held, dilation, g_strides, left, dtype, where):
-    """Kernels for the parts of a row of x; where the outer taps miss the gradient, they are left out."""
+def _data(*shapes):
+    return [request.kernel() for request in _direct_data(*shapes)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _weights(*shapes):
+    return _direct_weights(*shapes).kernel()
+
+
+def _direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where):
+    """For the parts of a row of y."""
+    return [Request(conv_forward(*x_shape[:2], w_shape[0], w_shape[2:], extent, dilation, columns=(first, end)),
+                    default.RULES[rule], where, dtype, "before", epilogue)
+            for first, end, rule in default.columns(extent[2], w_shape[0], where.lanes(dtype))]
+
+
+def _direct_data(x_shape, w_shape, held, dilation, g_strides, left, dtype, where):
+    """For the parts of a row of x; where the outer taps miss the gradient, they are left out."""
     taps, reach = w_shape[4], dilation[2]
-    kernels = []
+    requests = []
     for first, end, rule in _data_columns(x_shape[4], w_shape[1], taps, reach, where.lanes(dtype)):
         meets = max(0, -((held - 1 - first) // reach)), min(taps, (end - 1) // reach + 1)
         c = conv_backward_data(x_shape[0], x_shape[1], w_shape[0], w_shape[2:], x_shape[2:], dilation, g_strides, left,
                                (first, end), meets)
-        kernels.append(_spatial(c, rule, dtype, Epilogue(), where))
-    return kernels
+        requests.append(Request(c, default.RULES[rule], where, dtype, "before"))
+    return requests
 
 
 def _data_columns(width, channels, taps, reach, lanes):
@@ -173,15 +223,6 @@ def _data_columns(width, channels, taps, reach, lanes):
     return [(0, edge, "spatial"), *parts] if edge else parts
 
 
-def _spatial(contraction, rule, dtype, epilogue, where):
-    rule = default.narrow if rule == "narrow" else default.spatial
-    schedule = schedule_for(contraction, rule, where, dtype, "before")
-    return kernel(contraction, schedule, dtype, epilogue, packed="before")
-
-
-@functools.lru_cache(maxsize=4096)
-def _weights(x_shape, w_shape, extent, dilation, g_strides, left, dtype, where):
+def _direct_weights(x_shape, w_shape, extent, dilation, g_strides, left, dtype, where):
     c = conv_backward_weights(*x_shape[:2], w_shape[0], w_shape[2:], extent, dilation, g_strides, left)
-    rule = functools.partial(default.weights, itemsize=dtype.itemsize)
-    schedule = schedule_for(c, rule, where, dtype, "inside")
-    return kernel(c, schedule, dtype, packed="inside")
+    return Request(c, default.weights_rule(dtype.itemsize), where, dtype, "inside")

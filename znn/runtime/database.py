@@ -153,13 +153,19 @@ def import_text(path):
     return _keep(rows)
 
 
-def schedule_for(contraction, rule, where, dtype, packed):
+def schedule_for(contraction, rule, where, dtype, packed, task=None):
     """The schedule stored for a convolution, else what ``rule(contraction, lanes, registers)`` makes.
 
-    Only a kernel that packs for itself, which is that of the weights, may split a sum over tasks.
+    Only a kernel that packs for itself, which is that of the weights, may split a sum over tasks.  With `task`, every
+    index of that dimension must be a task: a stored schedule that divides the work otherwise is not used.
     """
     epilogue = PLAIN if packed == "inside" else Epilogue(bias=True)
-    return find(contraction, dtype, packed, where, epilogue) or rule(contraction, where.lanes(dtype), where.registers)
+    found = find(contraction, dtype, packed, where, epilogue)
+    if found and task and not found.one_task_each(task):
+        _warn(f"{file()}: the schedule {str(found)!r} of {contraction.name} is not used: every {task} must be a task "
+              "of its own; measure again, or remove it with znn.runtime.database.drop")
+        found = None
+    return found or rule(contraction, where.lanes(dtype), where.registers)
 
 
 def _key(contraction, dtype, packed, where):

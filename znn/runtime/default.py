@@ -9,6 +9,7 @@ channels by taps; its vectors hold a few channels of a few neighbouring voxels, 
     z:1 parallel, y:45 parallel, co:12 parallel, y:9, ci:3, ky:1, y:1, x:4, kx:1 unroll, ci:1 unroll, co:4 unroll,
         co:1 vector, x:1 vector
 """
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -78,6 +79,15 @@ def weights(contraction, lanes, registers, itemsize, tasks=TASKS):
               Loop("ky", 1, "unroll"), Loop("kx", 1, "unroll"), Loop("ci", 1, "unroll"), Loop("co", each, "unroll"),
               Loop("co", 1, "vector"), Loop("x", 1, "vector")]
     return _tidy(loops, extents)
+
+
+@functools.cache
+def weights_rule(itemsize, tasks=TASKS):
+    """`weights` for elements of a size, as a function of contraction, lanes and registers alone."""
+    return functools.partial(weights, itemsize=itemsize, tasks=tasks)
+
+
+RULES = {"spatial": spatial, "narrow": narrow}
 
 
 def tile(channels, vectors, registers):

@@ -31,7 +31,7 @@ class Kernel:
     """
 
     def __init__(self, contraction, schedule, where, dtype, epilogue, packed):
-        with _short_lived():
+        with short_lived():
             nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
             self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
             self.packing = nest.plan.packing if packed == "before" else None
@@ -65,7 +65,7 @@ def _compiled(module, where, *parts):
 
 
 @contextlib.contextmanager
-def _short_lived():
+def short_lived():
     """What is made and dropped inside is freed at the end: a kernel's IR is megabytes of objects that form cycles.
 
     Kept from ageing, they are found by a collection of the youngest generation, which is cheap.  The collector is the
@@ -84,7 +84,7 @@ def _short_lived():
 
 @functools.lru_cache(maxsize=4096)
 def _address(build, where, *arguments):
-    with _short_lived():
+    with short_lived():
         return _compiled(lambda: build(where, *arguments), where, build.__name__, *arguments)
 
 

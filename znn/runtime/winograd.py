@@ -6,7 +6,9 @@ ordinary contraction), and transforms back; bias and activation are part of that
 cache.  `znn.loops.winograd` has the mathematics.
 """
 import functools
+import itertools
 import math
+from dataclasses import replace
 
 import numba
 import numpy as np
@@ -17,9 +19,9 @@ from znn.codegen.rows import rows, touch
 from znn.loops.contraction import points_forward, row_major
 from znn.loops.winograd import POINTS, matrices
 from znn.runtime import arena, default
-from znn.runtime.database import schedule_for
 from znn.runtime.driver import call, take
-from znn.runtime.kernel import address, kernel
+from znn.runtime.kernel import address
+from znn.runtime.request import Request
 from znn.runtime.threads import parallel
 
 SCRATCH = 512 << 10  # bytes of rows at points, to stay in the second cache
@@ -70,20 +72,13 @@ class Tiles:
     def __init__(self, ci, co, taps, dilation, width, m, dtype, epilogue, where, mirrored=False):
         self.ci, self.co, self.taps, self.dilation, self.m, self.dtype = ci, co, taps, dilation, m, dtype
         values, weights, inputs = matrices(m, taps[1])
-        self.points, self.halo, self._weights_at = len(inputs), dilation[2] * (taps[2] - 1), weights.astype(dtype)
-        held = self.points * (ci + co) * dtype.itemsize  # bytes of a column
-        self.blocks = blocks(width, SCRATCH // held, where.lanes(dtype))
-        longest = max(end - first for first, end in self.blocks)
-        self.pitches = arena.pitch(longest + self.halo, dtype), arena.pitch(longest, dtype)
+        self.points, self._weights_at = len(inputs), weights.astype(dtype)
+        self.halo, self.blocks, self.pitches = _layout(self.points, ci, co, taps, dilation, width, dtype, where)
         self._transforms = (transform(inputs, where, dtype), transform(values.T, where, dtype, epilogue),
                             address(touch, where, dtype, self.points))
-        self._lay_out_weights([self._block(end - first, dtype, where) for first, end in self.blocks], mirrored)
-
-    def _block(self, width, dtype, where):
-        """For each part of a block of so many columns its kernel, and the same adding on."""
-        return [[_kernel(self.points, self.ci, self.co, self.taps[2], (first, end), self.dilation[2],
-                         *self.pitches, rule, dtype, e, where) for e in (PLAIN, Epilogue(accumulate=True))]
-                for first, end, rule in default.columns(width, self.co, where.lanes(dtype))]
+        parts = _parts(self.points, ci, co, taps, dilation, width, dtype, where)
+        self._lay_out_weights([[[_kernel(request, e) for e in (PLAIN, Epilogue(accumulate=True))] for request in block]
+                               for block in parts], mirrored)
 
     def _lay_out_weights(self, blocks, mirrored):
         """Where all kernels find their weights: `_code` holds addresses of machine code, then offsets of weights.
@@ -160,11 +155,31 @@ def blocks(width, most, lanes):
     return list(zip(starts, [*starts[1:], width]))
 
 
+def requests(ci, co, taps, dilation, width, m, dtype, where):
+    """The kernels that `Tiles` asks for, each once."""
+    points = m + taps[1] - 1
+    return list(dict.fromkeys(itertools.chain(*_parts(points, ci, co, taps, dilation, width, dtype, where))))
+
+
+def _layout(points, ci, co, taps, dilation, width, dtype, where):
+    """Columns that taps reach beyond a row, its blocks, and the pitches of rows at points, of input and of output."""
+    halo, held = dilation[2] * (taps[2] - 1), points * (ci + co) * dtype.itemsize  # bytes of a column
+    parts = blocks(width, SCRATCH // held, where.lanes(dtype))
+    longest = max(end - first for first, end in parts)
+    return halo, parts, (arena.pitch(longest + halo, dtype), arena.pitch(longest, dtype))
+
+
+def _parts(points, ci, co, taps, dilation, width, dtype, where):
+    """For each block of columns what is asked for its parts."""
+    _, parts, pitches = _layout(points, ci, co, taps, dilation, width, dtype, where)
+    return [[Request(points_forward(points, ci, co, taps[2], columns, dilation[2], *pitches), default.RULES[rule],
+                     where, dtype, "before", task="p")
+             for *columns, rule in default.columns(end - first, co, where.lanes(dtype))] for first, end in parts]
+
+
 @functools.lru_cache(maxsize=4096)
-def _kernel(points, ci, co, taps, columns, dilation, v_pitch, m_pitch, rule, dtype, epilogue, where):
-    c = points_forward(points, ci, co, taps, columns, dilation, v_pitch, m_pitch)
-    rule = default.narrow if rule == "narrow" else default.spatial
-    return kernel(c, schedule_for(c, rule, where, dtype, "before"), dtype, epilogue, packed="before")
+def _kernel(request, epilogue):
+    return replace(request, epilogue=epilogue).kernel()
 
 
 def record(array, start, extent, before):

@@ -15,9 +15,8 @@ from znn.codegen.plan import Epilogue
 from znn.loops.contraction import points_weights
 from znn.loops.winograd import matrices
 from znn.runtime import arena, default
-from znn.runtime.database import schedule_for
 from znn.runtime.driver import call, take
-from znn.runtime.kernel import kernel
+from znn.runtime.request import Request
 from znn.runtime.threads import parallel
 from znn.runtime.winograd import blocks, record, transform
 
@@ -45,19 +44,14 @@ class WeightTiles:
         self.m, self.dtype = m, dtype
         values, self._taps_at, inputs = matrices(m, taps[1])
         self.points, self.halo = len(inputs), dilation[2] * (taps[2] - 1)
-        held = dtype.itemsize * self.points * (ci + co)  # bytes of a column
-        self._blocks = np.array(blocks(shape[3], STRIP // held, where.lanes(dtype)))
-        longest = int((self._blocks[:, 1] - self._blocks[:, 0]).max())
-        self.pitches = arena.pitch(longest + self.halo, dtype), arena.pitch(longest, dtype)
-        phases = range(min(dilation[1], shape[2]))
-        tiles = {-(-len(range(p, shape[2], dilation[1])) // m) for p in phases}
-        strips = -(-max(tiles) // max(1, STRIP // (held * longest)))
-        self.height = -(-max(tiles) // strips)
-        self.strips = shape[0] * shape[1] * dilation[1] * strips * len(self._blocks)
-        heights = {self.height, *(t % self.height for t in tiles)} - {0}
-        self._code = np.zeros((len(self._blocks), self.height + 1, 2), np.int64)
-        for (i, (first, end)), h in itertools.product(enumerate(self._blocks.tolist()), heights):
-            k = _kernel(ci, co, taps[2], h, end - first, dilation[2], *self.pitches, self.height, dtype, where)
+        layout = _layout(self.points, ci, co, taps, dilation, shape, m, dtype, where)
+        parts, self.pitches, strips, self.height, heights = layout
+        self._blocks = np.array(parts)
+        self.strips = shape[0] * shape[1] * dilation[1] * strips * len(parts)
+        self._code = np.zeros((len(parts), self.height + 1, 2), np.int64)
+        for (i, (first, end)), h in itertools.product(enumerate(parts), heights):
+            k = _kernel(_request(ci, co, taps[2], h, end - first, dilation[2], *self.pitches, self.height, dtype,
+                                 where))
             self._code[i, h] = k.address, k.tasks
         self._transforms = transform(inputs, where, dtype), transform(values, where, dtype)
         size = taps[0] * self.points * ci * taps[2] * co * dtype.itemsize
@@ -80,11 +74,34 @@ class WeightTiles:
         return dw
 
 
+def requests(ci, co, taps, dilation, shape, m, dtype, where):
+    """The kernels that `WeightTiles` asks for, each once."""
+    parts, pitches, _, height, heights = _layout(m + taps[1] - 1, ci, co, taps, dilation, shape, m, dtype, where)
+    return list(dict.fromkeys(_request(ci, co, taps[2], h, end - first, dilation[2], *pitches, height, dtype, where)
+                              for (first, end), h in itertools.product(parts, sorted(heights))))
+
+
+def _layout(points, ci, co, taps, dilation, shape, m, dtype, where):
+    """Blocks of columns, pitches of rows at points of x and of the gradient, how many strips a phase has, how many
+    tiles a strip, and all numbers of tiles that strips have: a strip at a phase's end may have fewer."""
+    held = dtype.itemsize * points * (ci + co)  # bytes of a column
+    parts = blocks(shape[3], STRIP // held, where.lanes(dtype))
+    longest = max(end - first for first, end in parts)
+    pitches = arena.pitch(longest + dilation[2] * (taps[2] - 1), dtype), arena.pitch(longest, dtype)
+    tiles = {-(-len(range(p, shape[2], dilation[1])) // m) for p in range(min(dilation[1], shape[2]))}
+    strips = -(-max(tiles) // max(1, STRIP // (held * longest)))
+    height = -(-max(tiles) // strips)
+    return parts, pitches, strips, height, {height, *(t % height for t in tiles)} - {0}
+
+
+def _request(ci, co, taps, rows, columns, dilation, v_pitch, d_pitch, held, dtype, where):
+    return Request(points_weights(ci, co, taps, rows, columns, dilation, v_pitch, d_pitch, held),
+                   default.weights_rule(dtype.itemsize, tasks=1), where, dtype, "inside", Epilogue(accumulate=True))
+
+
 @functools.lru_cache(maxsize=4096)
-def _kernel(ci, co, taps, rows, columns, dilation, v_pitch, d_pitch, held, dtype, where):
-    c = points_weights(ci, co, taps, rows, columns, dilation, v_pitch, d_pitch, held)
-    rule = functools.partial(default.weights, itemsize=dtype.itemsize, tasks=1)
-    return kernel(c, schedule_for(c, rule, where, dtype, "inside"), dtype, Epilogue(accumulate=True), packed="inside")
+def _kernel(request):
+    return request.kernel()
 
 
 @parallel

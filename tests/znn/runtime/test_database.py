@@ -10,8 +10,8 @@ import pytest
 
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
-from znn.loops import IllegalSchedule, Loop, Schedule, conv_backward_data, conv_forward, matmul
-from znn.runtime import conv, database, default
+from znn.loops import IllegalSchedule, Loop, Schedule, conv_backward_data, conv_forward, matmul, points_forward
+from znn.runtime import conv, database, default, request
 
 F32 = np.dtype(np.float32)
 PRODUCT = matmul(6, 8, 4)
@@ -291,8 +291,9 @@ def test_convolutions_use_what_is_stored_and_compute_the_same(look_up_again, mon
     rng = np.random.default_rng(0)
     x, w, grad = (rng.standard_normal(s).astype(F32) for s in ((1, 3, 3, 12, 40), (5, 3, 2, 3, 3), (1, 5, 2, 10, 38)))
     made = []
-    monkeypatch.setattr(conv, "kernel", lambda c, s, *a, _kernel=conv.kernel, **k: made.append((c, s, k["packed"]))
-                        or _kernel(c, s, *a, **k))
+    kernel = request.kernel
+    monkeypatch.setattr(request, "kernel",
+                        lambda c, s, *a, **k: made.append((c, s, k["packed"])) or kernel(c, s, *a, **k))
 
     def passes():
         look_up_again()
@@ -310,3 +311,14 @@ def test_convolutions_use_what_is_stored_and_compute_the_same(look_up_again, mon
     assert [t for _, t, _ in made] == [database.find(c, F32, packed) for c, _, packed in rules]
     for a, b in zip(plain, tuned):
         assert np.allclose(a, b, atol=1e-4)
+
+
+def test_a_schedule_that_divides_the_callers_tasks_is_not_used():
+    c = points_forward(5, 3, 4, 3, (0, 20), 1, 48, 48)
+    asked = request.Request(c, default.spatial, target.current(), F32, "before", task="p")
+    good = Schedule.parse("p:1 parallel, co:1, ci:1, kx:1, x:1 vector")
+    put(good, 1.0, c, packed="before")
+    assert database.schedule_for(c, asked.rule, asked.where, F32, "before", "p") == good
+    put(Schedule.parse("p:1 parallel, co:1 parallel, ci:1, kx:1, x:1 vector"), 0.5, c, packed="before")
+    with pytest.warns(UserWarning, match="every p must be a task of its own"):
+        assert database.schedule_for(c, asked.rule, asked.where, F32, "before", "p") == asked.default()

@@ -1,0 +1,160 @@
+"""How long a schedule takes: its kernel in turns with one that only multiplies in registers, whatever the clock does.
+
+A processor's frequency drifts, and others use it, too.  Each round therefore times the kernel and, right after it, a
+reference of a known number of operations; the median of the ratios is the share of the peak, and the time follows from
+it and from the peak measured at the beginning.  Rounds end when the median is known well enough.
+"""
+import contextlib
+import math
+import statistics
+import time
+
+import numba
+
+from znn.codegen import target
+from znn.loops import IllegalSchedule
+from znn.tuner.bench import Bench, Incorrect
+from znn.tuner.peak import peak
+from znn.tuner.table import Result, Table
+
+FEWEST, MOST = 5, 40      # rounds
+REFERENCE_STEPS = 10_000  # of the reference: half a millisecond, in which starting threads does not count
+SHORTEST = 500e-6         # seconds that are timed at once; shorter kernels are run several times
+PEAK_ROUNDS = 51
+
+
+class Measurer:
+    """Times schedules, each once.
+
+    Parameters
+    ----------
+    table : Table, optional
+        Where results are looked up and kept; one in memory unless given.
+    spread : float
+        Relative standard error of the median to measure down to.
+    patience : float
+        Seconds after which a schedule is measured well enough anyway.
+    """
+
+    def __init__(self, table=None, spread=0.02, patience=0.2):
+        self.table = Table() if table is None else table
+        self._spread, self._patience = spread, patience
+        self._bench, self._references = None, {}
+
+    def measure(self, problem, schedule):
+        """The result of a schedule, from the table if it is there.
+
+        Parameters
+        ----------
+        problem : Problem
+        schedule : Schedule
+
+        Returns
+        -------
+        Result
+            A failed one, with the reason, if the schedule is not possible, LLVM cannot compile it, or its kernel
+            computes something else than the start schedule's.
+        """
+        known = self.table.get(problem, schedule)
+        if known is None:
+            known = self._measure(problem, [schedule], self._spread, self._patience)[0]
+            self.table.add(problem, schedule, known)
+        return known
+
+    def again(self, problem, schedules, spread=0.005, patience=2.0):
+        """Results of schedules, all in turn in the same rounds and whatever the table says: to tell the best from the
+        lucky.  They are not kept."""
+        return self._measure(problem, schedules, spread, patience)
+
+    def _measure(self, problem, schedules, spread, patience):
+        with _circumstances(problem):
+            results, kernels = [Result()] * len(schedules), {}
+            for i, schedule in enumerate(schedules):
+                try:
+                    kernels[i] = self._on(problem).kernel(schedule)
+                except (IllegalSchedule, Incorrect, RuntimeError) as error:
+                    results[i] = Result(failure=" ".join(str(error).split()))
+            if kernels:
+                reference, rate = self._reference(problem)
+                shares = rounds(list(kernels.values()), reference, spread, patience)
+                for i, ratios in zip(kernels, shares):
+                    share = statistics.median(ratios) * problem.flops
+                    results[i] = Result(problem.flops / (share * rate), share, relative_error(ratios))
+            return results
+
+    def _on(self, problem):
+        """Operands of a problem; those of the last one are kept."""
+        if self._bench is None or self._bench.problem != problem:
+            self._bench = None  # before the next one's are made
+            self._bench = Bench(problem)
+        return self._bench
+
+    def _reference(self, problem):
+        """What is run in turn with the kernels, as (function, operations), and the peak, in operations a second."""
+        key = problem.target, problem.dtype, numba.get_num_threads()
+        if key not in self._references:
+            run, operations = peak(numba.get_num_threads(), steps=REFERENCE_STEPS, dtype=problem.dtype)
+            run()
+            best = statistics.median(_timed(run) for _ in range(PEAK_ROUNDS))
+            self._references[key] = (run, operations), operations / best
+        return self._references[key]
+
+
+def rounds(kernels, reference, spread, patience):
+    """For each kernel the seconds that the reference takes for an operation by those of the kernel, in every round.
+
+    Parameters
+    ----------
+    kernels : list of callable
+        ``kernel(times)`` runs so many times.
+    reference : (callable, int)
+        And its operations.
+    spread : float
+        Rounds end when the relative standard errors of all medians are below, but not before there are `FEWEST`.
+    patience : float
+        Seconds for each kernel, after which they end as well; a kernel that takes as long is timed once.
+
+    Returns
+    -------
+    list of list of float
+    """
+    run, operations = reference
+    first = [_timed(kernel) for kernel in kernels]  # warms the caches, too
+    repeats = [max(1, math.ceil(SHORTEST / seconds)) for seconds in first]
+    ratios, end = [[] for _ in kernels], time.perf_counter() + patience * len(kernels)
+    fewest = 1 if max(first) > patience else FEWEST
+    while True:
+        for kernel, times, found in zip(kernels, repeats, ratios):
+            if len(kernels) > 1:
+                kernel()  # the others drove its operands out
+            seconds = _timed(kernel, times) / times
+            found.append(_timed(run) / operations / seconds)
+        done = len(ratios[0])
+        if done >= fewest and (done >= MOST or time.perf_counter() > end
+                               or max(map(relative_error, ratios)) < spread):
+            return ratios
+
+
+def relative_error(values):
+    """Standard error of the median over the median, from the median deviation as for a normal distribution."""
+    middle = statistics.median(values)
+    deviation = 1.4826 * statistics.median(abs(v - middle) for v in values)
+    return 1.2533 * deviation / math.sqrt(len(values)) / middle
+
+
+def _timed(call, *arguments):
+    start = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def _circumstances(problem):
+    """The problem's target and number of threads."""
+    before = numba.get_num_threads()
+    with target.use_target(problem.target.name):
+        numba.set_num_threads(problem.threads or before)
+        try:
+            yield
+        finally:
+            numba.set_num_threads(before)
