@@ -3,17 +3,21 @@
 The file is ``$XDG_DATA_HOME/znn/schedules.sqlite``, or what ``ZNN_SCHEDULES`` names; ``ZNN_SCHEDULES=0`` does without.
 An entry belongs to a contraction (exactly: extents, strides, guards), dtype, packing, target and processor.  A schedule
 found with another version of the generator still computes the same and is still used, but any time measured with this
-version replaces it; of two times measured with the same version the better one is kept.
+version replaces it; of two times measured with the same version the better one is kept.  A schedule that nobody
+measured has an infinite time.
 
 Reading never writes or creates anything, and never fails: what cannot be read or used is named in one warning and
 left out.  Writers take their turns, and what they write is there wholly or not at all, also when they are killed.
+
+A process looks a schedule up once, when a convolution first needs it, and again after it has itself written to the
+database; `forget` makes it see what others wrote, and another ``ZNN_SCHEDULES``.
 """
 import contextlib
+import functools
 import math
 import os
 import sqlite3
 import warnings
-from functools import cache
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -35,6 +39,25 @@ _MATCH = " AND ".join(f"{c} = ?" for c in KEY)
 _KEEP_BETTER = f"""INSERT INTO schedules VALUES ({', '.join('?' * len(COLUMNS))})
     ON CONFLICT DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in COLUMNS[len(KEY):])}
     WHERE (excluded.generator = ?, -excluded.seconds) > (generator = ?, -seconds)"""
+
+
+_lookups = []
+
+
+def follows_schedules(function):
+    """Like ``functools.lru_cache``, for what depends on the database; it is forgotten when that changes.
+
+    Calls cost the same; one that is under way while another thread stores may still keep the earlier schedule.
+    """
+    kept = functools.lru_cache(maxsize=4096)(function)
+    _lookups.append(kept.cache_clear)
+    return kept
+
+
+def forget():
+    """Look all schedules up again, each when it is next needed."""
+    for clear in _lookups:
+        clear()
 
 
 def file():
@@ -212,6 +235,7 @@ def _writing():
             db.execute(_CREATE)
             yield db
             db.execute("COMMIT")  # without it, closing rolls back
+    forget()
 
 
 @contextlib.contextmanager
@@ -223,6 +247,6 @@ def _explained(done, path):
                       "ZNN_SCHEDULES to another one or to 0") from error
 
 
-@cache
+@functools.cache
 def _warn(message):
     warnings.warn(message, stacklevel=3)

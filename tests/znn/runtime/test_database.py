@@ -24,7 +24,9 @@ def own_file(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("ZNN_SCHEDULES", raising=False)
     database._warn.cache_clear()
-    return tmp_path / "data" / "znn" / "schedules.sqlite"
+    database.forget()
+    yield tmp_path / "data" / "znn" / "schedules.sqlite"
+    database.forget()
 
 
 def put(schedule=GOOD, seconds=1.0, contraction=PRODUCT, dtype=F32, **others):
@@ -276,18 +278,7 @@ def test_a_kill_in_the_middle_of_a_transaction_is_undone(own_file):
     assert database.find(PRODUCT, F32) == GOOD
 
 
-@pytest.fixture
-def look_up_again():
-    """A call that makes convolutions look their schedules up again, also made at the end."""
-    def forget():
-        for known in (conv._forward, conv._data, conv._weights):
-            known.cache_clear()
-
-    yield forget
-    forget()
-
-
-def test_convolutions_use_what_is_stored_and_compute_the_same(look_up_again, monkeypatch):
+def test_convolutions_use_what_is_stored_and_compute_the_same(monkeypatch):
     rng = np.random.default_rng(0)
     x, w, grad = (rng.standard_normal(s).astype(F32) for s in ((1, 3, 3, 12, 40), (5, 3, 2, 3, 3), (1, 5, 2, 10, 38)))
     made = []
@@ -296,7 +287,6 @@ def test_convolutions_use_what_is_stored_and_compute_the_same(look_up_again, mon
                         lambda c, s, *a, **k: made.append((c, s, k["packed"])) or kernel(c, s, *a, **k))
 
     def passes():
-        look_up_again()
         made.clear()
         y = conv.forward(x, w)
         return y, *conv.backward(x, w, y, grad)[:2]
@@ -322,3 +312,23 @@ def test_a_schedule_that_divides_the_callers_tasks_is_not_used():
     put(Schedule.parse("p:1 parallel, co:1 parallel, ci:1, kx:1, x:1 vector"), 0.5, c, packed="before")
     with pytest.warns(UserWarning, match="every p must be a task of its own"):
         assert database.schedule_for(c, asked.rule, asked.where, F32, "before", "p") == asked.default()
+
+
+def test_what_this_process_stores_or_drops_is_looked_up_again_and_else_nothing_is(monkeypatch):
+    looked = []
+    find = database.find
+    monkeypatch.setattr(database, "find", lambda c, *rest: looked.append(c.name) or find(c, *rest))
+    x, w = np.ones((1, 3, 1, 40, 40), F32), np.ones((4, 3, 1, 3, 3), F32)
+
+    def asked():
+        looked.clear()
+        conv.forward(x, w)
+        return bool(looked)
+
+    assert asked() and not asked()
+    put()
+    assert asked() and not asked()
+    database.drop(PRODUCT, F32)
+    assert asked() and not asked()
+    database.forget()
+    assert asked()
