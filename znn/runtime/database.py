@@ -18,6 +18,7 @@ import math
 import os
 import sqlite3
 import warnings
+from collections import namedtuple
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -30,12 +31,14 @@ from znn.runtime.cache import generator
 
 KEY = ("contraction", "dtype", "packed", "target", "processor")
 COLUMNS = (*KEY, "generator", "schedule", "seconds", "source")
+Entry = namedtuple("Entry", COLUMNS)
 WAIT = 10.0  # seconds for other processes to finish writing
 
 _TYPES = ("TEXT",) * 7 + ("REAL", "TEXT")
 _CREATE = f"""CREATE TABLE IF NOT EXISTS schedules ({', '.join(f'{c} {t} NOT NULL' for c, t in zip(COLUMNS, _TYPES))},
     PRIMARY KEY ({', '.join(KEY)})) WITHOUT ROWID"""
 _MATCH = " AND ".join(f"{c} = ?" for c in KEY)
+_REPLACE = f"INSERT OR REPLACE INTO schedules VALUES ({', '.join('?' * len(COLUMNS))})"
 _KEEP_BETTER = f"""INSERT INTO schedules VALUES ({', '.join('?' * len(COLUMNS))})
     ON CONFLICT DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in COLUMNS[len(KEY):])}
     WHERE (excluded.generator = ?, -excluded.seconds) > (generator = ?, -seconds)"""
@@ -86,7 +89,7 @@ def find(contraction, dtype, packed=None, where=None, epilogue=PLAIN):
     where, dtype = where or target.current(), np.dtype(dtype)
     key = _key(contraction, dtype, packed, where)
     try:
-        found = _read(f"SELECT schedule FROM schedules WHERE {_MATCH}", key)
+        found = read(f"SELECT schedule FROM schedules WHERE {_MATCH}", key)
     except OSError as error:
         _warn(f"{error}; default schedules are used")
         return None
@@ -101,7 +104,19 @@ def find(contraction, dtype, packed=None, where=None, epilogue=PLAIN):
     return None
 
 
-def store(contraction, schedule, seconds, source, dtype, packed=None, where=None):
+def known(contraction, dtype, packed=None, where=None):
+    """The entry of a contraction as it stands there, used or not; None where there is none.
+
+    Raises
+    ------
+    OSError
+        If the database cannot be read.
+    """
+    key = _key(contraction, np.dtype(dtype), packed, where or target.current())
+    return next((Entry(*row) for row in read(f"SELECT {', '.join(COLUMNS)} FROM schedules WHERE {_MATCH}", key)), None)
+
+
+def store(contraction, schedule, seconds, source, dtype, packed=None, where=None, replace=False):
     """Keep a schedule and the time it takes, if it is the best known; whether it is.
 
     Parameters
@@ -109,9 +124,12 @@ def store(contraction, schedule, seconds, source, dtype, packed=None, where=None
     contraction, dtype, packed, where
         As for `find`.
     schedule : Schedule
-    seconds : float
+    seconds : float or None
+        None if nobody measured it.
     source : str
         What found it, in a word or two.
+    replace : bool
+        Whatever is known: it was measured in turn with that, or is to be forgotten.
 
     Raises
     ------
@@ -124,8 +142,8 @@ def store(contraction, schedule, seconds, source, dtype, packed=None, where=None
     """
     where, dtype = where or target.current(), np.dtype(dtype)
     Plan(contraction, schedule, where, dtype, packed=packed)
-    return _keep([(*_key(contraction, dtype, packed, where), generator(), str(schedule), _time(seconds),
-                   " ".join(source.split()))]) == 1
+    return keep([Entry(*_key(contraction, dtype, packed, where), generator(), str(schedule), _time(seconds),
+                       " ".join(source.split()))], replace) == 1
 
 
 def drop(contraction, dtype, packed=None, where=None):
@@ -133,47 +151,8 @@ def drop(contraction, dtype, packed=None, where=None):
     key = _key(contraction, np.dtype(dtype), packed, where or target.current())
     if not (file() and file().exists()):
         return False
-    with _writing() as db:
+    with writing() as db:
         return db.execute(f"DELETE FROM schedules WHERE {_MATCH}", key).rowcount == 1
-
-
-def export_text(path):
-    """Write all entries as text: the names of the columns, then an entry a line, sorted, columns separated by tabs.
-
-    Raises
-    ------
-    OSError
-        If the database cannot be read, or the text not be written.
-    """
-    rows = sorted(tuple(map(str, row)) for row in _read(f"SELECT {', '.join(COLUMNS)} FROM schedules", ()))
-    Path(path).write_text("".join("\t".join(row) + "\n" for row in [COLUMNS, *rows]), encoding="utf-8")
-
-
-def import_text(path):
-    """Take over the entries of an exported text that are better than what is there; how many those are.
-
-    Raises
-    ------
-    ValueError
-        If the text is not what `export_text` writes; nothing of it is taken over then.
-    OSError
-        If the text cannot be read, or the database not be written.
-    """
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    if not lines or tuple(lines[0].split("\t")) != COLUMNS:
-        raise ValueError(f"{path}: expected the columns {', '.join(COLUMNS)}, separated by tabs, in the first line; "
-                         f"found {lines[0] if lines else 'nothing'!r}")
-    rows = []
-    for number, line in enumerate(lines[1:], 2):
-        row = line.split("\t")
-        if len(row) != len(COLUMNS):
-            raise ValueError(f"{path}, line {number}: expected {len(COLUMNS)} columns, found {len(row)}")
-        *key, made, schedule, seconds, source = row
-        try:
-            rows.append((*key, made, str(Schedule.parse(schedule)), _time(seconds), source))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
-    return _keep(rows)
 
 
 def schedule_for(contraction, rule, where, dtype, packed, task=None):
@@ -198,14 +177,16 @@ def _key(contraction, dtype, packed, where):
 
 
 def _time(seconds):
+    if seconds is None:
+        return math.inf
     seconds = float(seconds)
     if not 0 < seconds < math.inf:
         raise ValueError(f"seconds: expected a positive number, found {seconds}")
     return seconds
 
 
-def _read(query, values):
-    """Rows of a query; none where there is no file."""
+def read(query, values=()):
+    """Rows of a query; none where there is no file.  For `exchange`, as is `keep`."""
     path = file()
     with _explained("read", path):
         if not (path and path.is_file()):
@@ -216,17 +197,19 @@ def _read(query, values):
             return db.execute(query, values).fetchall() if made else []
 
 
-def _keep(rows):
-    """How many of the rows were better than what was there."""
+def keep(rows, replace=False):
+    """How many of the entries were better than what was there, or all with `replace`."""
     if not file():
         return 0
-    with _writing() as db:
+    with writing() as db:
+        if replace:
+            return db.executemany(_REPLACE, rows).rowcount
         return sum(db.execute(_KEEP_BETTER, (*row, generator(), generator())).rowcount for row in rows)
 
 
 @contextlib.contextmanager
-def _writing():
-    """The database, for one transaction."""
+def writing():
+    """The database, for one transaction; an empty one makes sure that it can be written."""
     path = file()
     with _explained("written", path):
         path.parent.mkdir(parents=True, exist_ok=True)
