@@ -93,13 +93,13 @@ def find(contraction, dtype, packed=None, where=None, epilogue=PLAIN):
     except OSError as error:
         _warn(f"{error}; default schedules are used")
         return None
-    for text, in found:
+    for written, in found:
         try:
-            schedule = Schedule.parse(text)
+            schedule = Schedule.parse(written)
             Plan(contraction, schedule, where, dtype, epilogue, packed)
             return schedule
         except ValueError as error:
-            _warn(f"{file()}: the schedule {text!r} of {key[0]} ({', '.join(key[1:])}) is not used: {error}; measure "
+            _warn(f"{file()}: the schedule {written!r} of {key[0]} ({', '.join(key[1:])}) is not used: {error}; measure "
                   "again, or remove it with znn.runtime.database.drop")
     return None
 
@@ -170,10 +170,14 @@ def schedule_for(contraction, rule, where, dtype, packed, task=None):
     return found or rule(contraction, where.lanes(dtype), where.registers)
 
 
+def text(contraction):
+    """How entries name a contraction; `exchange.contraction` reads it back."""
+    return "; ".join(str(contraction).split("\n")) + (f"; {contraction.bias}" if contraction.bias else "")
+
+
 def _key(contraction, dtype, packed, where):
     """What an entry belongs to, as text."""
-    text = "; ".join(str(contraction).split("\n")) + (f"; {contraction.bias}" if contraction.bias else "")
-    return text, dtype.name, packed or "no", where.name, llvm.get_host_cpu_name()
+    return text(contraction), dtype.name, packed or "no", where.name, llvm.get_host_cpu_name()
 
 
 def _time(seconds):

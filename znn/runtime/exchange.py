@@ -3,7 +3,6 @@
 A text has the names of the columns in its first line, then an entry a line, columns separated by tabs.
 """
 import math
-import os
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from znn.codegen.plan import PLAIN, Epilogue, Plan
 from znn.loops import Contraction, Schedule
 from znn.loops.contraction import Access, Dim, Guard
 from znn.runtime.database import COLUMNS, KEY, Entry, keep, read, writing
+from znn.runtime.files import replacing
 
 TASKS = {"points_forward": "p"}  # by contraction: the dimension of which the caller runs every index as a task
 
@@ -70,13 +70,9 @@ def export_text(path):
     OSError
         If the database cannot be read, or the text not be written.
     """
-    path, lines = Path(path), [COLUMNS, *(map(str, entry) for entry in entries())]
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    lines = [COLUMNS, *(map(str, entry) for entry in entries())]
+    with replacing(path) as partial:
         partial.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return len(lines) - 1
 
 
