@@ -99,8 +99,8 @@ def find(contraction, dtype, packed=None, where=None, epilogue=PLAIN):
             Plan(contraction, schedule, where, dtype, epilogue, packed)
             return schedule
         except ValueError as error:
-            _warn(f"{file()}: the schedule {written!r} of {key[0]} ({', '.join(key[1:])}) is not used: {error}; measure "
-                  "again, or remove it with znn.runtime.database.drop")
+            _warn(f"{file()}: the schedule {written!r} of {key[0]} ({', '.join(key[1:])}) is not used: {error}; "
+                  "measure again, or remove it with znn.runtime.database.drop")
     return None
 
 
@@ -175,9 +175,14 @@ def text(contraction):
     return "; ".join(str(contraction).split("\n")) + (f"; {contraction.bias}" if contraction.bias else "")
 
 
+def processor():
+    """How entries name the processor at hand."""
+    return llvm.get_host_cpu_name()
+
+
 def _key(contraction, dtype, packed, where):
     """What an entry belongs to, as text."""
-    return text(contraction), dtype.name, packed or "no", where.name, llvm.get_host_cpu_name()
+    return text(contraction), dtype.name, packed or "no", where.name, processor()
 
 
 def _time(seconds):

@@ -6,7 +6,7 @@ the default is stored, so that the kernel counts as tuned; one that no longer is
 import math
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from znn.loops import Schedule
 from znn.runtime import database
@@ -112,6 +112,18 @@ class Outcome:
     spent: float = 0.0
     source: str = ""
     curve: list = ()
+
+
+def kernels(workloads):
+    """A workload for each entry that the database may have of them, those first that the passes spend most in.
+
+    What differs in its epilogue alone shares an entry.
+    """
+    found = {}
+    for w in workloads:
+        key = w.problem.contraction, w.problem.dtype, w.problem.packed, w.problem.target
+        found[key] = replace(found[key], times=found[key].times + w.times) if key in found else w
+    return sorted(found.values(), key=lambda w: -w.of_passes(w.problem.flops))
 
 
 def stored(problem):
