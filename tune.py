@@ -5,6 +5,7 @@ python tune.py model=vd2d3d
 import contextlib
 import math
 import shlex
+import signal
 import sys
 from dataclasses import replace
 
@@ -68,9 +69,7 @@ def run(settings):
             bar.update()
     summarise(outcomes, folder, about, len(asked))
     if interruption.signal:
-        with contextlib.suppress(Interrupted):
-            interruption.check()
-        raise Interrupted(f"stopped by a signal; {done} of {len(left)} kernels were tuned and are stored in "
+        raise Interrupted(f"stopped by {signal.Signals(interruption.signal).name}; {done} of {len(left)} kernels were tuned and are stored in "
                           f"{database.file()}; go on with: python tune.py {shlex.join(sys.argv[1:])}")
     if done < len(left):
         print(f"time is over: {len(left) - done} kernels are not tuned yet; give the same command again to go on")
