@@ -4,12 +4,11 @@ Each is computed at points (`winograd`) where that is sooner done, else directly
 directly.  Arrays are (n, channels, z, y, x), contiguous, float32 or float64; weights (out, in, kz, ky, kx).
 """
 import functools
-import os
 
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
-from znn.runtime import arena, default, driver, pointwise, winograd, winograd_weights
+from znn.runtime import arena, default, driver, pointwise, switches, winograd, winograd_weights
 from znn.runtime.request import Request
 
 
@@ -159,7 +158,7 @@ def valid(x_shape, w_shape, dilation):
 
 
 def _at_points():
-    return os.environ.get("ZNN_WINOGRAD") != "0"
+    return switches.on("ZNN_WINOGRAD")
 
 
 def _rows(co, ci, extent, taps, dilation, dtype, where):
