@@ -204,11 +204,12 @@ def _direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where):
 
 
 def _direct_data(x_shape, w_shape, held, dilation, g_strides, left, dtype, where):
-    """For the parts of a row of x; where the outer taps miss the gradient, they are left out."""
+    """For the parts of a row of x; where the outer taps miss the gradient, they are left out, but for one."""
     taps, reach = w_shape[4], dilation[2]
     requests = []
     for first, end, rule in _data_columns(x_shape[4], w_shape[1], taps, reach, where.lanes(dtype)):
-        meets = max(0, -((held - 1 - first) // reach)), min(taps, (end - 1) // reach + 1)
+        tap = max(0, -((held - 1 - first) // reach))
+        meets = tap, max(tap + 1, min(taps, (end - 1) // reach + 1))
         c = conv_backward_data(x_shape[0], x_shape[1], w_shape[0], w_shape[2:], x_shape[2:], dilation, g_strides, left,
                                (first, end), meets)
         requests.append(Request(c, default.RULES[rule], where, dtype, "before"))
