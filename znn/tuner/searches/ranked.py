@@ -5,9 +5,10 @@ measure next.  Model, temperatures, random share and diversity are as published.
 step of ours is checked exactly, which costs about a millisecond, and the published 128 chains of 500 steps would take
 a minute for every plan.  There are `STEPS` steps for each schedule of the plan, on half as many chains as it has
 schedules, so that planning takes about a tenth of the time of measuring; the early end after 50 idle iterations is
-then never reached and left out.  Chains begin at the best that was measured, not where the last ones ended: our space has
-no bounds, and chains that wander off into longer nests find nothing there.  The published plan of 64 is not measured
-once in 2 seconds: there is a small one too.
+then never reached and left out.
+Chains begin at the best that was measured, not where the last ones ended: our space has no bounds, and chains that
+wander off into longer nests find nothing there.  The published plan of 64 is not measured once in 2 seconds: there is
+a small one too.
 """
 import heapq
 import itertools
