@@ -11,7 +11,7 @@ from tests.znn.tuner.problems import AVX512, F32, forward
 from znn.loops import Schedule, matmul
 from znn.tuner.moves import ACTIONS, neighbours
 from znn.tuner.problem import Problem
-from znn.tuner.searches import SEARCHES, Budget, best_so_far, ranked, recipe, run
+from znn.tuner.searches import SEARCHES, Budget, best_so_far, finding, ranked, recipe, run
 from znn.tuner.searches.bayesian import walked
 from znn.tuner.searches.features import KINDS
 from znn.tuner.searches.recipe import Step, applied
@@ -250,7 +250,7 @@ def test_a_recipe_is_found_from_a_table_and_by_measuring():
     for problem in problems:
         for schedule in (problem.start, *neighbours(problem, problem.start)):
             table.add(problem, schedule, measure(problem, schedule))
-    candidates = recipe.proposed(problems, table)
+    candidates = finding.proposed(problems, table)
     assert applied([candidates[0]], problems[0]) == applied([good], problems[0])
-    steps, gain = recipe.found(problems, candidates[:3], measure)
+    steps, gain = finding.found(problems, candidates[:3], measure)
     assert len(steps) == 1 and gain == pytest.approx(math.log(2))
