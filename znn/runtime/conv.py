@@ -3,12 +3,11 @@
 Each is computed at points (`winograd`) where that is sooner done, else directly; ``ZNN_WINOGRAD=0`` computes all
 directly.  Arrays are (n, channels, z, y, x), contiguous, float32 or float64; weights (out, in, kz, ky, kx).
 """
-import functools
-
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
 from znn.runtime import arena, default, driver, pointwise, switches, winograd, winograd_weights
+from znn.runtime.database import follows_schedules
 from znn.runtime.request import Request
 
 
@@ -124,22 +123,24 @@ def _run(kernels, out, a, w, bias=None):
 
 
 def forward_requests(x_shape, w_shape, dilation, epilogue, dtype, where, points=True):
-    """What `forward` asks for, without `points` what its direct form does; list of Request, schedules not chosen."""
+    """What `forward` asks for, without `points` what its direct form does: how often each `Request` runs; dict."""
     extent = valid(x_shape, w_shape, dilation)
     rows = points and _at_points() and _rows(*w_shape[:2], extent, w_shape[2:], dilation, dtype, where)
     if rows:
-        return winograd.requests(w_shape[1], w_shape[0], w_shape[2:], dilation, extent[2], rows, dtype, where)
-    return _direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where)
+        return winograd.requests(w_shape[1], w_shape[0], w_shape[2:], dilation, (x_shape[0], *extent), rows, dtype,
+                                 where)
+    return dict.fromkeys(_direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where), 1)
 
 
 def data_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
     """As `forward_requests`, for `backward_data` where `prepared` was asked for `reach` zeros."""
-    rows = points and _at_points() and _rows(*w_shape[1::-1], x_shape[2:], w_shape[2:], dilation, dtype, where)
-    if rows:
-        return winograd.requests(*w_shape[:2], w_shape[2:], dilation, x_shape[4], rows, dtype, where)
     extent = valid(x_shape, w_shape, dilation)
+    rows = points and _at_points() and _rows(*w_shape[1::-1], x_shape[2:], w_shape[2:], dilation, dtype, where)
+    if rows:  # planes of x that a tap does not reach are none of its work
+        return winograd.requests(*w_shape[:2], w_shape[2:], dilation, (x_shape[0], extent[0], *x_shape[3:]), rows,
+                                 dtype, where)
     held, left = padded_shape((x_shape[0], w_shape[0], *extent), reach, dtype)
-    return _direct_data(x_shape, w_shape, extent[2], dilation, row_major(held), left, dtype, where)
+    return dict.fromkeys(_direct_data(x_shape, w_shape, extent[2], dilation, row_major(held), left, dtype, where), 1)
 
 
 def weights_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
@@ -149,7 +150,7 @@ def weights_requests(x_shape, w_shape, dilation, reach, dtype, where, points=Tru
     if rows:
         return winograd_weights.requests(ci, co, taps, dilation, (x_shape[0], *extent), rows, dtype, where)
     held, left = padded_shape((x_shape[0], co, *extent), reach, dtype)
-    return [_direct_weights(x_shape, w_shape, extent, dilation, row_major(held), left, dtype, where)]
+    return {_direct_weights(x_shape, w_shape, extent, dilation, row_major(held), left, dtype, where): 1}
 
 
 def valid(x_shape, w_shape, dilation):
@@ -166,14 +167,14 @@ def _rows(co, ci, extent, taps, dilation, dtype, where):
     return winograd.tile(extent, ci, co, taps, dilation) if extent[2] >= where.lanes(dtype) else None
 
 
-@functools.lru_cache(maxsize=4096)
+@follows_schedules
 def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False):
     """How to compute a convolution at points, None where the direct form is sooner done."""
     rows = _rows(co, ci, extent, taps, dilation, dtype, where)
     return rows and winograd.Tiles(ci, co, taps, dilation, extent[2], rows, dtype, epilogue, where, mirrored)
 
 
-@functools.lru_cache(maxsize=4096)
+@follows_schedules
 def _weight_tiles(w_shape, extent, dilation, dtype, where):
     """`_tiles` for the gradient of the weights; extent is (n, z, y, x)."""
     (co, ci), taps = w_shape[:2], w_shape[2:]
@@ -181,17 +182,17 @@ def _weight_tiles(w_shape, extent, dilation, dtype, where):
     return rows and winograd_weights.WeightTiles(ci, co, taps, dilation, extent, rows, dtype, where)
 
 
-@functools.lru_cache(maxsize=4096)
+@follows_schedules
 def _forward(*shapes):
     return [request.kernel() for request in _direct_forward(*shapes)]
 
 
-@functools.lru_cache(maxsize=4096)
+@follows_schedules
 def _data(*shapes):
     return [request.kernel() for request in _direct_data(*shapes)]
 
 
-@functools.lru_cache(maxsize=4096)
+@follows_schedules
 def _weights(*shapes):
     return _direct_weights(*shapes).kernel()
 

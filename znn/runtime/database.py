@@ -3,17 +3,22 @@
 The file is ``$XDG_DATA_HOME/znn/schedules.sqlite``, or what ``ZNN_SCHEDULES`` names; ``ZNN_SCHEDULES=0`` does without.
 An entry belongs to a contraction (exactly: extents, strides, guards), dtype, packing, target and processor.  A schedule
 found with another version of the generator still computes the same and is still used, but any time measured with this
-version replaces it; of two times measured with the same version the better one is kept.
+version replaces it; of two times measured with the same version the better one is kept.  A schedule that nobody
+measured has an infinite time.
 
 Reading never writes or creates anything, and never fails: what cannot be read or used is named in one warning and
 left out.  Writers take their turns, and what they write is there wholly or not at all, also when they are killed.
+
+A process looks a schedule up once, when a convolution first needs it, and again after it has itself written to the
+database; `forget` makes it see what others wrote, and another ``ZNN_SCHEDULES``.
 """
 import contextlib
+import functools
 import math
 import os
 import sqlite3
 import warnings
-from functools import cache
+from collections import namedtuple
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -27,15 +32,36 @@ from znn.runtime.cache import generator
 
 KEY = ("contraction", "dtype", "packed", "target", "processor")
 COLUMNS = (*KEY, "generator", "schedule", "seconds", "source")
+Entry = namedtuple("Entry", COLUMNS)
 WAIT = 10.0  # seconds for other processes to finish writing
 
 _TYPES = ("TEXT",) * 7 + ("REAL", "TEXT")
 _CREATE = f"""CREATE TABLE IF NOT EXISTS schedules ({', '.join(f'{c} {t} NOT NULL' for c, t in zip(COLUMNS, _TYPES))},
     PRIMARY KEY ({', '.join(KEY)})) WITHOUT ROWID"""
 _MATCH = " AND ".join(f"{c} = ?" for c in KEY)
+_REPLACE = f"INSERT OR REPLACE INTO schedules VALUES ({', '.join('?' * len(COLUMNS))})"
 _KEEP_BETTER = f"""INSERT INTO schedules VALUES ({', '.join('?' * len(COLUMNS))})
     ON CONFLICT DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in COLUMNS[len(KEY):])}
     WHERE (excluded.generator = ?, -excluded.seconds) > (generator = ?, -seconds)"""
+
+
+_lookups = []
+
+
+def follows_schedules(function):
+    """Like ``functools.lru_cache``, for what depends on the database; it is forgotten when that changes.
+
+    Calls cost the same; one that is under way while another thread stores may still keep the earlier schedule.
+    """
+    kept = functools.lru_cache(maxsize=4096)(function)
+    _lookups.append(kept.cache_clear)
+    return kept
+
+
+def forget():
+    """Look all schedules up again, each when it is next needed."""
+    for clear in _lookups:
+        clear()
 
 
 def file():
@@ -65,22 +91,34 @@ def find(contraction, dtype, packed=None, where=None, epilogue=PLAIN):
     where, dtype = where or target.current(), np.dtype(dtype)
     key = _key(contraction, dtype, packed, where)
     try:
-        found = _read(f"SELECT schedule FROM schedules WHERE {_MATCH}", key)
+        found = read(f"SELECT schedule FROM schedules WHERE {_MATCH}", key)
     except OSError as error:
         _warn(f"{error}; default schedules are used")
         return None
-    for text, in found:
+    for written, in found:
         try:
-            schedule = Schedule.parse(text)
+            schedule = Schedule.parse(written)
             Plan(contraction, schedule, where, dtype, epilogue, packed)
             return schedule
         except ValueError as error:
-            _warn(f"{file()}: the schedule {text!r} of {key[0]} ({', '.join(key[1:])}) is not used: {error}; measure "
-                  "again, or remove it with znn.runtime.database.drop")
+            _warn(f"{file()}: the schedule {written!r} of {key[0]} ({', '.join(key[1:])}) is not used: {error}; "
+                  "measure again, or remove it with znn.runtime.database.drop")
     return None
 
 
-def store(contraction, schedule, seconds, source, dtype, packed=None, where=None):
+def known(contraction, dtype, packed=None, where=None):
+    """The entry of a contraction as it stands there, used or not; None where there is none.
+
+    Raises
+    ------
+    OSError
+        If the database cannot be read.
+    """
+    key = _key(contraction, np.dtype(dtype), packed, where or target.current())
+    return next((Entry(*row) for row in read(f"SELECT {', '.join(COLUMNS)} FROM schedules WHERE {_MATCH}", key)), None)
+
+
+def store(contraction, schedule, seconds, source, dtype, packed=None, where=None, replace=False):
     """Keep a schedule and the time it takes, if it is the best known; whether it is.
 
     Parameters
@@ -88,9 +126,12 @@ def store(contraction, schedule, seconds, source, dtype, packed=None, where=None
     contraction, dtype, packed, where
         As for `find`.
     schedule : Schedule
-    seconds : float
+    seconds : float or None
+        None if nobody measured it.
     source : str
         What found it, in a word or two.
+    replace : bool
+        Whatever is known: it was measured in turn with that, or is to be forgotten.
 
     Raises
     ------
@@ -103,8 +144,8 @@ def store(contraction, schedule, seconds, source, dtype, packed=None, where=None
     """
     where, dtype = where or target.current(), np.dtype(dtype)
     Plan(contraction, schedule, where, dtype, packed=packed)
-    return _keep([(*_key(contraction, dtype, packed, where), generator(), str(schedule), _time(seconds),
-                   " ".join(source.split()))]) == 1
+    return keep([Entry(*_key(contraction, dtype, packed, where), generator(), str(schedule), _time(seconds),
+                       " ".join(source.split()))], replace) == 1
 
 
 def drop(contraction, dtype, packed=None, where=None):
@@ -112,47 +153,8 @@ def drop(contraction, dtype, packed=None, where=None):
     key = _key(contraction, np.dtype(dtype), packed, where or target.current())
     if not (file() and file().exists()):
         return False
-    with _writing() as db:
+    with writing() as db:
         return db.execute(f"DELETE FROM schedules WHERE {_MATCH}", key).rowcount == 1
-
-
-def export_text(path):
-    """Write all entries as text: the names of the columns, then an entry a line, sorted, columns separated by tabs.
-
-    Raises
-    ------
-    OSError
-        If the database cannot be read, or the text not be written.
-    """
-    rows = sorted(tuple(map(str, row)) for row in _read(f"SELECT {', '.join(COLUMNS)} FROM schedules", ()))
-    Path(path).write_text("".join("\t".join(row) + "\n" for row in [COLUMNS, *rows]), encoding="utf-8")
-
-
-def import_text(path):
-    """Take over the entries of an exported text that are better than what is there; how many those are.
-
-    Raises
-    ------
-    ValueError
-        If the text is not what `export_text` writes; nothing of it is taken over then.
-    OSError
-        If the text cannot be read, or the database not be written.
-    """
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    if not lines or tuple(lines[0].split("\t")) != COLUMNS:
-        raise ValueError(f"{path}: expected the columns {', '.join(COLUMNS)}, separated by tabs, in the first line; "
-                         f"found {lines[0] if lines else 'nothing'!r}")
-    rows = []
-    for number, line in enumerate(lines[1:], 2):
-        row = line.split("\t")
-        if len(row) != len(COLUMNS):
-            raise ValueError(f"{path}, line {number}: expected {len(COLUMNS)} columns, found {len(row)}")
-        *key, made, schedule, seconds, source = row
-        try:
-            rows.append((*key, made, str(Schedule.parse(schedule)), _time(seconds), source))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
-    return _keep(rows)
 
 
 def schedule_for(contraction, rule, where, dtype, packed, task=None):
@@ -170,21 +172,27 @@ def schedule_for(contraction, rule, where, dtype, packed, task=None):
     return found or rule(contraction, where.lanes(dtype), where.registers)
 
 
+def text(contraction):
+    """How entries name a contraction; `exchange.contraction` reads it back."""
+    return "; ".join(str(contraction).split("\n")) + (f"; {contraction.bias}" if contraction.bias else "")
+
+
 def _key(contraction, dtype, packed, where):
     """What an entry belongs to, as text."""
-    text = "; ".join(str(contraction).split("\n")) + (f"; {contraction.bias}" if contraction.bias else "")
-    return text, dtype.name, packed or "no", where.name, llvm.get_host_cpu_name()
+    return text(contraction), dtype.name, packed or "no", where.name, llvm.get_host_cpu_name()
 
 
 def _time(seconds):
+    if seconds is None:
+        return math.inf
     seconds = float(seconds)
     if not 0 < seconds < math.inf:
         raise ValueError(f"seconds: expected a positive number, found {seconds}")
     return seconds
 
 
-def _read(query, values):
-    """Rows of a query; none where there is no file."""
+def read(query, values=()):
+    """Rows of a query; none where there is no file.  For `exchange`, as is `keep`."""
     path = file()
     with _explained("read", path):
         if not (path and path.is_file()):
@@ -195,17 +203,19 @@ def _read(query, values):
             return db.execute(query, values).fetchall() if made else []
 
 
-def _keep(rows):
-    """How many of the rows were better than what was there."""
+def keep(rows, replace=False):
+    """How many of the entries were better than what was there, or all with `replace`."""
     if not file():
         return 0
-    with _writing() as db:
+    with writing() as db:
+        if replace:
+            return db.executemany(_REPLACE, rows).rowcount
         return sum(db.execute(_KEEP_BETTER, (*row, generator(), generator())).rowcount for row in rows)
 
 
 @contextlib.contextmanager
-def _writing():
-    """The database, for one transaction."""
+def writing():
+    """The database, for one transaction; an empty one makes sure that it can be written."""
     path = file()
     with _explained("written", path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,6 +224,7 @@ def _writing():
             db.execute(_CREATE)
             yield db
             db.execute("COMMIT")  # without it, closing rolls back
+    forget()
 
 
 @contextlib.contextmanager
@@ -225,6 +236,6 @@ def _explained(done, path):
                       "ZNN_SCHEDULES to another one or to 0") from error
 
 
-@cache
+@functools.cache
 def _warn(message):
     warnings.warn(message, stacklevel=3)

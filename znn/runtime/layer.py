@@ -46,7 +46,8 @@ class Layer:
         return conv.valid(self.x_shape, self.w_shape, self.dilation)
 
     def requests(self, which, dtype, where, points=True):
-        """What pass `which` of `PASSES` asks for, without `points` in the direct form; list of Request."""
+        """What pass `which` of `PASSES` asks for, without `points` in the direct form; dict of `Request` to how often
+        it runs."""
         if which == "forward":
             epilogue = Epilogue(self.onto, self.bias, self.activation)
             return conv.forward_requests(self.x_shape, self.w_shape, self.dilation, epilogue, dtype, where, points)

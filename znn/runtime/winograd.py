@@ -5,9 +5,9 @@ input that they need into rows at points, convolves each along x with the weight
 ordinary contraction), and transforms back; bias and activation are part of that.  What lies between stays in the second
 cache.  `znn.loops.winograd` has the mathematics.
 """
-import functools
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numba
@@ -19,6 +19,7 @@ from znn.codegen.rows import rows, touch
 from znn.loops.contraction import points_forward, row_major
 from znn.loops.winograd import POINTS, matrices
 from znn.runtime import arena, default
+from znn.runtime.database import follows_schedules
 from znn.runtime.driver import call, take
 from znn.runtime.kernel import address
 from znn.runtime.request import Request
@@ -41,14 +42,18 @@ def tile(extent, ci, co, taps, dilation):
     taps, dilation : (int, int, int)
     """
     each = taps[0] * taps[2] * ci * co  # multiplications of a row at a point
-    lengths = [len(range(p, extent[1], dilation[1])) for p in range(dilation[1])]  # rows of each phase
-    tiles = lambda m: sum(-(-n // m) for n in lengths)  # noqa: E731
-    cost = lambda m: tiles(m) * (m + taps[1] - 1) * (each + PASS * (taps[0] * ci + co))  # noqa: E731
+    many = lambda m: tiles(extent[1], dilation[1], m)  # noqa: E731
+    cost = lambda m: many(m) * (m + taps[1] - 1) * (each + PASS * (taps[0] * ci + co))  # noqa: E731
     able = [m for m in range(2, max(POINTS)) if m + taps[1] - 1 in POINTS and taps[1] > 1]
     best = min(able, key=cost, default=None)
-    if best is None or extent[0] * tiles(best) < FEWEST or cost(best) > GAIN * extent[1] * taps[1] * each:
+    if best is None or extent[0] * many(best) < FEWEST or cost(best) > GAIN * extent[1] * taps[1] * each:
         return None
     return best
+
+
+def tiles(rows, dilation, m):
+    """How many tiles of m rows, `dilation` apart, so many rows make."""
+    return sum(-(-len(range(phase, rows, dilation)) // m) for phase in range(dilation))
 
 
 class Tiles:
@@ -155,10 +160,14 @@ def blocks(width, most, lanes):
     return list(zip(starts, [*starts[1:], width]))
 
 
-def requests(ci, co, taps, dilation, width, m, dtype, where):
-    """The kernels that `Tiles` asks for, each once."""
-    points = m + taps[1] - 1
-    return list(dict.fromkeys(itertools.chain(*_parts(points, ci, co, taps, dilation, width, dtype, where))))
+def requests(ci, co, taps, dilation, shape, m, dtype, where):
+    """What `Tiles` asks for, and how often a run runs it on one thread: dict of `Request` to int.
+
+    `shape` is (n, planes, rows, columns) of the output, the planes being those that all taps are used for.
+    """
+    runs = shape[0] * shape[1] * taps[0] * tiles(shape[2], dilation[1], m)
+    parts = _parts(m + taps[1] - 1, ci, co, taps, dilation, shape[3], dtype, where)
+    return {request: runs * count for request, count in Counter(itertools.chain(*parts)).items()}
 
 
 def _layout(points, ci, co, taps, dilation, width, dtype, where):
@@ -177,7 +186,7 @@ def _parts(points, ci, co, taps, dilation, width, dtype, where):
              for *columns, rule in default.columns(end - first, co, where.lanes(dtype))] for first, end in parts]
 
 
-@functools.lru_cache(maxsize=4096)
+@follows_schedules
 def _kernel(request, epilogue):
     return replace(request, epilogue=epilogue).kernel()
 

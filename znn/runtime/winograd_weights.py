@@ -4,8 +4,8 @@ A strip is a few tiles of one phase, as many as the second cache holds at all po
 gradient are transformed to the points, where their products are added up (`points_weights`, an ordinary contraction).
 Strips are divided among a fixed number of groups with a sum each: results do not depend on the number of threads.
 """
-import functools
 import itertools
+from collections import Counter
 
 import numba
 import numpy as np
@@ -15,6 +15,7 @@ from znn.codegen.plan import Epilogue
 from znn.loops.contraction import points_weights
 from znn.loops.winograd import matrices
 from znn.runtime import arena, default
+from znn.runtime.database import follows_schedules
 from znn.runtime.driver import call, take
 from znn.runtime.request import Request
 from znn.runtime.threads import parallel
@@ -75,23 +76,28 @@ class WeightTiles:
 
 
 def requests(ci, co, taps, dilation, shape, m, dtype, where):
-    """The kernels that `WeightTiles` asks for, each once."""
-    parts, pitches, _, height, heights = _layout(m + taps[1] - 1, ci, co, taps, dilation, shape, m, dtype, where)
-    return list(dict.fromkeys(_request(ci, co, taps[2], h, end - first, dilation[2], *pitches, height, dtype, where)
-                              for (first, end), h in itertools.product(parts, sorted(heights))))
+    """What `WeightTiles` asks for, and how often a run runs it on one thread: dict of `Request` to int."""
+    points = m + taps[1] - 1
+    parts, pitches, _, height, heights = _layout(points, ci, co, taps, dilation, shape, m, dtype, where)
+    each, found = shape[0] * shape[1] * taps[0] * points, Counter()
+    for (first, end), h in itertools.product(parts, sorted(heights)):
+        request = _request(ci, co, taps[2], h, end - first, dilation[2], *pitches, height, dtype, where)
+        found[request] += each * heights[h]
+    return dict(found)
 
 
 def _layout(points, ci, co, taps, dilation, shape, m, dtype, where):
     """Blocks of columns, pitches of rows at points of x and of the gradient, how many strips a phase has, how many
-    tiles a strip, and all numbers of tiles that strips have: a strip at a phase's end may have fewer."""
+    tiles a strip, and how many strips of a plane have so many tiles: one at a phase's end may have fewer."""
     held = dtype.itemsize * points * (ci + co)  # bytes of a column
     parts = blocks(shape[3], STRIP // held, where.lanes(dtype))
     longest = max(end - first for first, end in parts)
     pitches = arena.pitch(longest + dilation[2] * (taps[2] - 1), dtype), arena.pitch(longest, dtype)
-    tiles = {-(-len(range(p, shape[2], dilation[1])) // m) for p in range(min(dilation[1], shape[2]))}
+    tiles = [-(-len(range(p, shape[2], dilation[1])) // m) for p in range(min(dilation[1], shape[2]))]
     strips = -(-max(tiles) // max(1, STRIP // (held * longest)))
     height = -(-max(tiles) // strips)
-    return parts, pitches, strips, height, {height, *(t % height for t in tiles)} - {0}
+    heights = Counter(min(height, t - s) for t in tiles for s in range(0, t, height))
+    return parts, pitches, strips, height, heights
 
 
 def _request(ci, co, taps, rows, columns, dilation, v_pitch, d_pitch, held, dtype, where):
@@ -99,7 +105,7 @@ def _request(ci, co, taps, rows, columns, dilation, v_pitch, d_pitch, held, dtyp
                    default.weights_rule(dtype.itemsize, tasks=1), where, dtype, "inside", Epilogue(accumulate=True))
 
 
-@functools.lru_cache(maxsize=4096)
+@follows_schedules
 def _kernel(request):
     return request.kernel()
 

@@ -5,8 +5,9 @@ out for testing has none of the kernels, numbers of channels and extents of rows
 """
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numba
 import numpy as np
 
 from znn.runtime.layer import Layer
@@ -40,12 +41,20 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class Workload:
-    """A problem with a name; `family` is its kernel and dilation, `which` the pass."""
+    """A problem with a name; `family` is its kernel and dilation, `which` the pass, which runs it so many `times`."""
 
     name: str
     family: str
     which: str
     problem: Problem
+    times: int = 1
+
+    def of_passes(self, seconds):
+        """Seconds that the passes spend in it when a run of the problem takes `seconds`.
+
+        What runs on one thread runs on all of them at the same time, on as many operands.
+        """
+        return self.times * seconds / (self.problem.calls * (numba.get_num_threads() if self.problem.threads else 1))
 
 
 def published(split, where, dtype=np.float32, each=EACH):
@@ -104,9 +113,10 @@ def workloads(layer, where, dtype=np.float32, points=True):
                           f"{'x'.join(map(str, layer.extent))}")
     found = []
     for which in layer.passes:
-        problems = [problem(request) for request in layer.requests(which, np.dtype(dtype), where, points)]
-        parts = [f" {i} of {len(problems)}" for i in range(1, len(problems) + 1)] if len(problems) > 1 else [""]
-        found += [Workload(f"{name} {which}{part}", family, which, p) for part, p in zip(parts, problems)]
+        asked = layer.requests(which, np.dtype(dtype), where, points)
+        parts = [f" {i} of {len(asked)}" for i in range(1, len(asked) + 1)] if len(asked) > 1 else [""]
+        found += [Workload(f"{name} {which}{part}", family, which, problem(request), times)
+                  for part, (request, times) in zip(parts, asked.items())]
     return found
 
 
@@ -136,4 +146,9 @@ def _drawn(values, kernel, dilation, rng):
 
 
 def _unique(found):
-    return list({w.problem: w for w in reversed(found)}.values())[::-1]
+    """Each problem once, under the name that it has first, for all the times that it is run."""
+    first = {}
+    for w in found:
+        known = first.get(w.problem)
+        first[w.problem] = replace(known, times=known.times + w.times) if known else w
+    return list(first.values())

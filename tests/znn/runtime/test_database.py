@@ -7,11 +7,13 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given
 
+from tests.znn.loops.nests import contractions
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops import IllegalSchedule, Loop, Schedule, conv_backward_data, conv_forward, matmul, points_forward
-from znn.runtime import conv, database, default, request
+from znn.runtime import conv, database, default, exchange, request
 
 F32 = np.dtype(np.float32)
 PRODUCT = matmul(6, 8, 4)
@@ -24,7 +26,9 @@ def own_file(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("ZNN_SCHEDULES", raising=False)
     database._warn.cache_clear()
-    return tmp_path / "data" / "znn" / "schedules.sqlite"
+    database.forget()
+    yield tmp_path / "data" / "znn" / "schedules.sqlite"
+    database.forget()
 
 
 def put(schedule=GOOD, seconds=1.0, contraction=PRODUCT, dtype=F32, **others):
@@ -62,7 +66,7 @@ def test_contractions_that_differ_anywhere_have_entries_of_their_own():
 
 def test_reading_creates_nothing(own_file, tmp_path):
     assert database.find(PRODUCT, F32) is None and not database.drop(PRODUCT, F32)
-    database.export_text(tmp_path / "text")
+    exchange.export_text(tmp_path / "text")
     assert [p.name for p in tmp_path.iterdir()] == ["text"]
     put()
     assert database.find(PRODUCT, F32)
@@ -85,7 +89,7 @@ def test_text_is_exchanged(tmp_path, monkeypatch):
     text = tmp_path / "schedules.txt"
     put(GOOD, 0.125)
     put(Schedule.parse("m:1, n:1, k:1"), 0.5, matmul(2, 3, 4), np.float64, packed="before")
-    database.export_text(text)
+    exchange.export_text(text)
     lines = text.read_text().splitlines()
     assert lines[0].split("\t") == list(database.COLUMNS)
     assert lines[1:] == sorted(lines[1:]) and len(lines) == 3
@@ -94,20 +98,20 @@ def test_text_is_exchanged(tmp_path, monkeypatch):
 
     monkeypatch.setenv("ZNN_SCHEDULES", str(tmp_path / "elsewhere" / "a?b#c.sqlite"))
     put(OTHER, 0.25)
-    assert database.import_text(text) == 2 and database.import_text(text) == 0
+    assert exchange.import_text(text) == (2, []) and exchange.import_text(text) == (0, [])
     assert database.find(PRODUCT, F32) == GOOD
-    database.export_text(tmp_path / "again")
+    exchange.export_text(tmp_path / "again")
     assert (tmp_path / "again").read_text() == text.read_text()
-    assert put(OTHER, 0.1) and database.import_text(text) == 0
+    assert put(OTHER, 0.1) and exchange.import_text(text) == (0, [])
 
 
 def test_a_time_of_another_version_does_not_replace_one_of_this(tmp_path, monkeypatch):
     with monkeypatch.context() as older:
         older.setattr(database, "generator", lambda: "older")
         put(GOOD, 1.0)
-        database.export_text(tmp_path / "older")
+        exchange.export_text(tmp_path / "older")
     put(OTHER, 2.0)
-    assert database.import_text(tmp_path / "older") == 0
+    assert exchange.import_text(tmp_path / "older") == (0, [])
     assert database.find(PRODUCT, F32) == OTHER
 
 
@@ -121,12 +125,12 @@ def test_a_faulty_text_changes_nothing(tmp_path, change, reason):
     put(contraction=matmul(2, 8, 4))
     put(GOOD, 0.125)
     text = tmp_path / "text"
-    database.export_text(text)
+    exchange.export_text(text)
     text.write_text("".join(line + "\n" for line in change(text.read_text().splitlines())))
     for m in (2, 6):
         database.drop(matmul(m, 8, 4), F32)
     with pytest.raises(ValueError, match=reason):
-        database.import_text(text)
+        exchange.import_text(text)
     assert database.find(matmul(2, 8, 4), F32) is None
 
 
@@ -175,7 +179,7 @@ def test_a_damaged_file_is_named_once_and_left_alone(own_file, damage, tmp_path)
     with pytest.raises(OSError, match="cannot be written"):
         put()
     with pytest.raises(OSError, match="cannot be read"):
-        database.export_text(tmp_path / "text")
+        exchange.export_text(tmp_path / "text")
     assert own_file.read_bytes() == before and not (tmp_path / "text").exists()
 
 
@@ -276,18 +280,7 @@ def test_a_kill_in_the_middle_of_a_transaction_is_undone(own_file):
     assert database.find(PRODUCT, F32) == GOOD
 
 
-@pytest.fixture
-def look_up_again():
-    """A call that makes convolutions look their schedules up again, also made at the end."""
-    def forget():
-        for known in (conv._forward, conv._data, conv._weights):
-            known.cache_clear()
-
-    yield forget
-    forget()
-
-
-def test_convolutions_use_what_is_stored_and_compute_the_same(look_up_again, monkeypatch):
+def test_convolutions_use_what_is_stored_and_compute_the_same(monkeypatch):
     rng = np.random.default_rng(0)
     x, w, grad = (rng.standard_normal(s).astype(F32) for s in ((1, 3, 3, 12, 40), (5, 3, 2, 3, 3), (1, 5, 2, 10, 38)))
     made = []
@@ -296,7 +289,6 @@ def test_convolutions_use_what_is_stored_and_compute_the_same(look_up_again, mon
                         lambda c, s, *a, **k: made.append((c, s, k["packed"])) or kernel(c, s, *a, **k))
 
     def passes():
-        look_up_again()
         made.clear()
         y = conv.forward(x, w)
         return y, *conv.backward(x, w, y, grad)[:2]
@@ -322,3 +314,76 @@ def test_a_schedule_that_divides_the_callers_tasks_is_not_used():
     put(Schedule.parse("p:1 parallel, co:1 parallel, ci:1, kx:1, x:1 vector"), 0.5, c, packed="before")
     with pytest.warns(UserWarning, match="every p must be a task of its own"):
         assert database.schedule_for(c, asked.rule, asked.where, F32, "before", "p") == asked.default()
+
+
+def test_what_this_process_stores_or_drops_is_looked_up_again_and_else_nothing_is(monkeypatch):
+    looked = []
+    find = database.find
+    monkeypatch.setattr(database, "find", lambda c, *rest: looked.append(c.name) or find(c, *rest))
+    x, w = np.ones((1, 3, 1, 40, 40), F32), np.ones((4, 3, 1, 3, 3), F32)
+
+    def asked():
+        looked.clear()
+        conv.forward(x, w)
+        return bool(looked)
+
+    assert asked() and not asked()
+    put()
+    assert asked() and not asked()
+    database.drop(PRODUCT, F32)
+    assert asked() and not asked()
+    database.forget()
+    assert asked()
+
+
+@given(contractions())
+def test_contractions_are_read_back(c):
+    text = database._key(c, F32, None, target.current())[0]
+    assert exchange.contraction(text) == c
+
+
+def spoil(path, contraction, **columns):
+    """Change columns of an entry behind the database's back."""
+    text = database._key(contraction, F32, None, target.current())[0]
+    for column, value in columns.items():
+        execute(path, f"UPDATE schedules SET {column} = ? WHERE contraction = ?", (value, text))
+
+
+def test_entries_that_no_kernel_can_be_made_of_are_dropped_and_named(own_file, tmp_path):
+    products = [matmul(6, 8, k) for k in range(1, 6)]
+    for c in products:
+        put(contraction=c)
+    points = points_forward(5, 3, 4, 3, (0, 20), 1, 48, 48)
+    put(Schedule.parse("p:1 parallel, co:1 parallel, ci:1, kx:1, x:1 vector"), 1.0, points, packed="before")
+    for c, change in zip(products[1:], ({"schedule": "m:1, n:1"}, {"schedule": "none"}, {"target": "mmx"},
+                                        {"dtype": "floaty"})):
+        spoil(own_file, c, **change)
+    exchange.export_text(tmp_path / "spoilt")
+    reasons = {entry.contraction.split(";")[0]: reason for entry, reason in exchange.prune()}
+    assert len(reasons) == 5 and len(exchange.entries()) == 1 and exchange.prune() == []
+    for found, reason in zip(sorted(reasons), ("k is not visited", "cannot read", "unknown target", "floaty", "own")):
+        assert reason in reasons[found], found
+    assert database.find(products[0], F32) == GOOD
+
+    lines = [line for line in (tmp_path / "spoilt").read_text().splitlines() if "none" not in line]
+    (tmp_path / "spoilt").write_text("\n".join(lines) + "\n")
+    database.drop(products[0], F32)
+    taken, left_out = exchange.import_text(tmp_path / "spoilt")
+    assert taken == 1 and len(left_out) == 4 and len(exchange.entries()) == 1
+
+
+def test_pruning_a_database_without_faults_does_not_write_it(own_file):
+    assert exchange.prune() == [] and not own_file.exists()
+    put()
+    before = own_file.stat().st_mtime_ns
+    assert exchange.prune() == [] and own_file.stat().st_mtime_ns == before
+
+
+def test_what_nobody_measured_gives_way_to_what_was_measured(tmp_path):
+    assert put(GOOD, None) and database.known(PRODUCT, F32).seconds == float("inf")
+    exchange.export_text(tmp_path / "text")
+    assert put(OTHER, 5.0) and not put(GOOD, None)
+    assert exchange.import_text(tmp_path / "text") == (0, [])
+    assert database.find(PRODUCT, F32) == OTHER
+    assert put(GOOD, 6.0, replace=True) and database.find(PRODUCT, F32) == GOOD
+    assert database.known(PRODUCT, F32).seconds == 6.0 and database.known(matmul(1, 2, 3), F32) is None

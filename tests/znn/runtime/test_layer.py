@@ -3,13 +3,11 @@ import numpy as np
 import pytest
 
 from znn.codegen import target
-from znn.runtime import conv, winograd, winograd_weights
+from znn.runtime import conv, database
 from znn.runtime.layer import PASSES, Layer
 from znn.runtime.request import Request
 
 F32 = np.dtype(np.float32)
-CACHES = (conv._forward, conv._data, conv._weights, conv._tiles, conv._weight_tiles, winograd._kernel,
-          winograd_weights._kernel)
 LAYERS = {
     "direct": Layer((1, 3, 2, 9, 41), (5, 3, 1, 1, 3), (1, 1, 2), activation="relu"),
     "two parts of a row": Layer((2, 3, 1, 8, 18), (40, 3, 1, 2, 2), bias=False),
@@ -24,11 +22,9 @@ def asked(monkeypatch):
     found = []
     kernel = Request.kernel
     monkeypatch.setattr(Request, "kernel", lambda self: found.append(self) or kernel(self))
-    for cache in CACHES:
-        cache.cache_clear()
+    database.forget()
     yield found
-    for cache in CACHES:
-        cache.cache_clear()
+    database.forget()
 
 
 @pytest.mark.parametrize("points", [True, False])
@@ -71,3 +67,20 @@ def test_a_gradient_with_more_zeros_has_other_strides():
     for which in ("data", "weights"):
         own, other = (one.requests(which, F32, target.TARGETS["avx512"]) for one in (layer, wider))
         assert [r.contraction for r in own] != [r.contraction for r in other]
+
+
+@pytest.mark.parametrize("layer", [LAYERS["at points"], LAYERS["at points in 3D"]])
+def test_how_often_a_pass_runs_what_it_asks_for(layer):
+    """Counted in multiplications: points do m + r - 1 for m rows of an output where the direct form does m r."""
+    (co, ci, *taps), n = layer.w_shape, layer.x_shape[0]
+    for which, rows in (("forward", layer.extent[1]), ("data", layer.x_shape[3]), ("weights", layer.extent[1])):
+        asked = layer.requests(which, F32, target.TARGETS["avx512"])
+        columns = layer.x_shape[4] if which == "data" else layer.extent[2]
+        done = sum(times * request.contraction.points for request, times in asked.items())
+        least = n * layer.extent[0] * taps[0] * taps[2] * ci * co * columns  # for a row at a point
+        assert done % least == 0
+        points = done // least
+        m = next(m for m in range(2, 9)
+                 if points == (m + taps[1] - 1) * sum(-(-len(range(p, rows, layer.dilation[1])) // m)
+                                                      for p in range(layer.dilation[1])))
+        assert {r.contraction.extents.get("p", m + taps[1] - 1) for r in asked} == {m + taps[1] - 1}
