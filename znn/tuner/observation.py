@@ -51,7 +51,8 @@ def observe(state):
 
 
 def parts(observation):
-    """Loops (..., MAX_LOOPS, len(FEATURES)), mask (..., MAX_LOOPS) and circumstances of observations (..., SIZE), arrays or tensors."""
+    """Loops (..., MAX_LOOPS, len(FEATURES)), mask (..., MAX_LOOPS) and circumstances of observations, arrays or
+    tensors (..., SIZE)."""
     loops, there = MAX_LOOPS * len(FEATURES), MAX_LOOPS * (len(FEATURES) + 1)
     return (observation[..., :loops].reshape(*observation.shape[:-1], MAX_LOOPS, len(FEATURES)),
             observation[..., loops:there], observation[..., there:])

@@ -36,7 +36,7 @@ class Reader(nn.Module):
         tokens = self.attend(tokens + self.outside + self.inside[inside], src_key_padding_mask=~there)
         tokens = tokens * there[..., None]
         at = (tokens * loops[..., CURSOR:CURSOR + 1]).sum(1)
-        total = tokens.sum(1) / MAX_LOOPS ** 0.5  # not the mean: what loops repeat multiplies, and their logarithms add up
+        total = tokens.sum(1) / MAX_LOOPS ** 0.5  # what loops repeat multiplies: logs add up
         largest = tokens.masked_fill(~there[..., None], -torch.inf).amax(1)
         return torch.cat([at, total, largest], 1)
 

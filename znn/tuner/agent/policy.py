@@ -95,27 +95,33 @@ def shipped():
 
 def best(problem, seed=0):
     """The schedule that the policy thinks best, without measuring; the start schedule where nothing promises more."""
-    policy_, rng = shipped(), random.Random(seed)
-    schedules = [problem.start, *policy_.walks(problem, problem.start, rng)]
-    judgements, _ = policy_.judged(problem, schedules)
-    first = int(judgements.argmax())
-    return schedules[first] if judgements[first] > judgements[0] + MARGIN else problem.start
+    return next(policy(problem, random.Random(seed)))
 
 
 def policy(problem, rng):
-    """A search: the start, then what the policy proposes, learning from what was timed."""
+    """A search: what the policy thinks best, the start, then its further proposals, learning from what was timed."""
     policy_ = shipped()
-    times = {problem.start: (yield problem.start)}
-    pool = []
+    pool = policy_.walks(problem, problem.start, rng)
+    first = _choice(policy_, problem, pool)
+    times = {first: (yield first)}
+    if first != problem.start:
+        times[problem.start] = yield problem.start
     while True:
-        here = min(times, key=times.get)
-        pool = list(dict.fromkeys([*pool, *policy_.walks(problem, here, rng)]))
         pool = [schedule for schedule in pool if schedule not in times]
         if not pool:
             return
-        order = _promising(policy_, problem, times, pool)
-        for schedule in order[:ROUND]:
+        for schedule in _promising(policy_, problem, times, pool)[:ROUND]:
             times[schedule] = yield schedule
+        pool = list(dict.fromkeys([*pool, *policy_.walks(problem, min(times, key=times.get), rng)]))
+
+
+def _choice(policy_, problem, pool):
+    """Of the pool and the start what is judged best; the start unless something is clearly better."""
+    if not pool:
+        return problem.start
+    judgements, _ = policy_.judged(problem, [problem.start, *pool])
+    first = int(judgements[1:].argmax())
+    return pool[first] if judgements[1 + first] > judgements[0] + MARGIN else problem.start
 
 
 def _promising(policy_, problem, times, pool):

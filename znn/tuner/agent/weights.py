@@ -38,13 +38,13 @@ def load(path=SHIPPED):
     try:
         with safe_open(path, "pt") as file:
             count = int(file.metadata()["judges"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}
         judges, actor = Judges(count), Actor()
         for name, net in (("judges", judges), ("actor", actor)):
             net.load_state_dict({key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(name)})
     except FileNotFoundError:
         raise
     except Exception as error:  # safetensors, a missing key, or tensors of other shapes
-        raise UnusableWeights(f"{path}: expected the networks of a policy that reads {SIZE} numbers ({error}); train one "
-                              "by python -m znn.tuner.agent.train") from error
+        raise UnusableWeights(f"{path}: expected the networks of a policy that reads {SIZE} numbers ({error}); "
+                              "train one by python -m znn.tuner.agent.train") from error
     return judges.eval(), actor.eval()
