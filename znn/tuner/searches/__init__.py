@@ -1,6 +1,7 @@
 """Searches for schedules, all in the same space, with the same measuring."""
 from functools import partial
 
+from znn.tuner.agent.policy import policy
 from znn.tuner.searches import strategies
 from znn.tuner.searches.bayesian import bayesian
 from znn.tuner.searches.ranked import annealing_xgboost
@@ -19,6 +20,7 @@ SEARCHES = {
     "annealing xgboost": partial(annealing_xgboost, plan_size=64),
     "annealing xgboost 16": partial(annealing_xgboost, plan_size=16),
     "bayesian": bayesian,
+    "policy": policy,
     "exhaustive": strategies.exhaustive,
 }
 
