@@ -55,7 +55,8 @@ def test_what_is_found_is_possible_timed_once_and_begins_with_the_start(name):
     problem = forward()
     entries = found(name, problem, Budget(measurements=60))
     schedules = [schedule for schedule, _ in entries]
-    assert schedules[0] == problem.start and len(set(schedules)) == len(schedules)
+    assert schedules[0] == problem.start or name == "policy"  # which begins with what it would choose unmeasured
+    assert problem.start in schedules and len(set(schedules)) == len(schedules)
     assert len(entries) == FEW.get(name, 60)
     for schedule, seconds in entries:
         assert problem.refusal(schedule) is None and seconds == cost(problem, schedule).seconds
