@@ -188,9 +188,8 @@ def bowl_to(problem, moves, seed):
 @pytest.mark.parametrize("name", ["annealing xgboost 16", "bayesian"])
 def test_what_learns_prefers_the_better(name):
     problem = forward(extent=(2, 5, 40), channels=(24, 24))
-    measure = bowl_to(problem, 8, 5)
-    best = {n: np.median([min(s for _, s in found(n, problem, Budget(measurements=60), seed, measure))
-                          for seed in range(3)]) for n in (name, "random")}
+    best = {n: np.mean([min(s for _, s in found(n, problem, Budget(measurements=90), 0, bowl_to(problem, 8, far)))
+                        for far in (2, 5)]) for n in (name, "random")}
     assert best[name] < best["random"]
 
 
@@ -216,11 +215,6 @@ def test_recall():
     assert ranked.average_recall([3, 2, 1, 0], [4, 3, 2, 1], 4) == 1
     assert ranked.average_recall([0, 1], [1, 0], 2) == 0.5  # none of the best one, all of the best two
     assert ranked.average_recall([0, 1], [1, 0], 1) == 0
-
-
-def test_a_plan_has_what_differs():
-    a, b, c = map(Schedule.parse, ("m:1, k:1", "m:1, k:1 unroll", "n:1, z:1"))
-    assert ranked._diverse([a, b, c], 2) == [a, c] and ranked._diverse([a], 2) == [a]
 
 
 def test_a_walk_makes_a_move_where_it_is_legal():
