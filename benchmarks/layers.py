@@ -33,7 +33,7 @@ from torch.nn import functional as F
 import models
 from znn.codegen import target
 from znn.nn import Conv3d
-from znn.runtime import conv
+from znn.runtime import conv, switches
 from znn.tuner.peak import peak
 
 PASSES = ("forward", "data", "weights")
@@ -143,7 +143,7 @@ def table(name, output, threads, rounds):
     """Measure and print one network; everything that was found."""
     measure.use_threads(threads)
     layers = convolutions(name, output)
-    form = ", direct" if os.environ.get("ZNN_WINOGRAD") == "0" else ""
+    form = ", direct" if not switches.on("ZNN_WINOGRAD") else ""
     print(f"\n{name}, output {'x'.join(map(str, output))}, {threads} thread{'s' * (threads > 1)}, "
           f"{target.current().name}{form}, torch {torch.__version__}")
     heads = "".join(f" | {p + ' GF/s':>{6 if p == 'data' else 0}} peak roof torch" for p in ("fwd", "data", "wgt"))

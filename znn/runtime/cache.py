@@ -18,6 +18,7 @@ import llvmlite
 import numba
 
 from znn import codegen, loops
+from znn.runtime import switches
 
 DIGEST = 32
 
@@ -36,7 +37,7 @@ def key(*parts):
 def load(name):
     """The object file of an entry, or None where there is none to be trusted."""
     with contextlib.suppress(OSError, RuntimeError):  # the latter: no home folder
-        if os.environ.get("ZNN_KERNEL_CACHE") != "0" and _usable(folder()):
+        if switches.on("ZNN_KERNEL_CACHE") and _usable(folder()):
             content = (folder() / name).read_bytes()
             if _digest(name, content[DIGEST:]) == content[:DIGEST]:
                 return content[DIGEST:]
@@ -45,7 +46,7 @@ def load(name):
 
 def store(name, code):
     """Keep an object file; where the folder cannot be used, nothing happens."""
-    if os.environ.get("ZNN_KERNEL_CACHE") == "0":
+    if not switches.on("ZNN_KERNEL_CACHE"):
         return
     with contextlib.suppress(OSError, RuntimeError):  # the latter: no home folder
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -3,12 +3,10 @@
 Each is computed at points (`winograd`) where that is sooner done, else directly; ``ZNN_WINOGRAD=0`` computes all
 directly.  Arrays are (n, channels, z, y, x), contiguous, float32 or float64; weights (out, in, kz, ky, kx).
 """
-import os
-
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
-from znn.runtime import arena, default, driver, pointwise, winograd, winograd_weights
+from znn.runtime import arena, default, driver, pointwise, switches, winograd, winograd_weights
 from znn.runtime.database import follows_schedules
 from znn.runtime.request import Request
 
@@ -161,7 +159,7 @@ def valid(x_shape, w_shape, dilation):
 
 
 def _at_points():
-    return os.environ.get("ZNN_WINOGRAD") != "0"
+    return switches.on("ZNN_WINOGRAD")
 
 
 def _rows(co, ci, extent, taps, dilation, dtype, where):
@@ -207,11 +205,12 @@ def _direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where):
 
 
 def _direct_data(x_shape, w_shape, held, dilation, g_strides, left, dtype, where):
-    """For the parts of a row of x; where the outer taps miss the gradient, they are left out."""
+    """For the parts of a row of x; where the outer taps miss the gradient, they are left out, but for one."""
     taps, reach = w_shape[4], dilation[2]
     requests = []
     for first, end, rule in _data_columns(x_shape[4], w_shape[1], taps, reach, where.lanes(dtype)):
-        meets = max(0, -((held - 1 - first) // reach)), min(taps, (end - 1) // reach + 1)
+        tap = max(0, -((held - 1 - first) // reach))
+        meets = tap, max(tap + 1, min(taps, (end - 1) // reach + 1))
         c = conv_backward_data(x_shape[0], x_shape[1], w_shape[0], w_shape[2:], x_shape[2:], dilation, g_strides, left,
                                (first, end), meets)
         requests.append(Request(c, default.RULES[rule], where, dtype, "before"))

@@ -27,6 +27,7 @@ import numpy as np
 from znn.codegen import target
 from znn.codegen.plan import PLAIN, Epilogue, Plan
 from znn.loops import Schedule
+from znn.runtime import switches
 from znn.runtime.cache import generator
 
 KEY = ("contraction", "dtype", "packed", "target", "processor")
@@ -65,11 +66,12 @@ def forget():
 
 def file():
     """Path of the database, None where it is switched off; there may be no such file."""
-    chosen = os.environ.get("ZNN_SCHEDULES")
-    if chosen == "0":
+    chosen = os.environ.get("ZNN_SCHEDULES") or "on"
+    wanted = switches.word(chosen)
+    if wanted is False:
         return None
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return Path(chosen) if chosen else data / "znn" / "schedules.sqlite"
+    return data / "znn" / "schedules.sqlite" if wanted else Path(chosen)
 
 
 def find(contraction, dtype, packed=None, where=None, epilogue=PLAIN):

@@ -37,7 +37,7 @@ class TuningEnv(gymnasium.Env):
         self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
         self.problems, self.measure, self.steps, self.start = list(problems), measure, steps, start
         self.render_mode = render_mode
-        self.state = self._result = None
+        self.state = self._result = self._mask = None
         self._taken = 0
 
     def reset(self, *, seed=None, options=None):
@@ -47,23 +47,22 @@ class TuningEnv(gymnasium.Env):
         if chosen is None:
             chosen = int(self.np_random.integers(len(self.problems)))
         problem = chosen if isinstance(chosen, Problem) else self.problems[chosen]
-        self.state, self._taken = State(problem, self.start(problem)), 0
-        self._result = self.measure(problem, self.state.schedule)
+        self._taken = 0
+        self._enter(State(problem, self.start(problem)))
         return observe(self.state), self._info()
 
     def step(self, action):
         """Act; see the class for what comes back.  `info` has the schedule, its seconds and share, and any failure."""
-        legal, before = self.action_masks(), self._result.share
-        if legal[action]:
-            self.state = act(self.state, ACTIONS[action])
-            self._result = self.measure(self.state.problem, self.state.schedule)
+        before = self._result.share
+        if self._mask[action]:
+            self._enter(act(self.state, ACTIONS[action]))
         self._taken += 1
-        return (observe(self.state), self._result.share - before, not self.action_masks().any(),
-                self._taken >= self.steps, self._info())
+        return (observe(self.state), self._result.share - before, not self._mask.any(), self._taken >= self.steps,
+                self._info())
 
     def action_masks(self):
         """Which actions are legal, as sb3-contrib's masked policies ask; bool, (len(ACTIONS),)."""
-        return mask(self.state)
+        return self._mask
 
     def render(self):
         """The schedule, the loop at the cursor in brackets, and its share of the peak."""
@@ -72,6 +71,10 @@ class TuningEnv(gymnasium.Env):
         loops = list(map(str, self.state.schedule.loops))
         loops[self.state.cursor:self.state.cursor + 1] = [f"[{loop}]" for loop in loops[self.state.cursor:][:1]]
         return f"{', '.join(loops)}: {self._result.share:.3f}"
+
+    def _enter(self, state):
+        self.state, self._mask = state, mask(state)
+        self._result = self.measure(state.problem, state.schedule)
 
     def _info(self):
         result = self._result

@@ -51,10 +51,11 @@ def observe(state):
 
 
 def parts(observation):
-    """Loops (..., MAX_LOOPS, len(FEATURES)), mask (..., MAX_LOOPS) and circumstances of observations (..., SIZE)."""
-    ends = np.cumsum([MAX_LOOPS * len(FEATURES), MAX_LOOPS])
-    loops, mask, circumstances = np.split(observation, ends, axis=-1)
-    return loops.reshape(*observation.shape[:-1], MAX_LOOPS, len(FEATURES)), mask, circumstances
+    """Loops (..., MAX_LOOPS, len(FEATURES)), mask (..., MAX_LOOPS) and circumstances of observations, arrays or
+    tensors (..., SIZE)."""
+    loops, there = MAX_LOOPS * len(FEATURES), MAX_LOOPS * (len(FEATURES) + 1)
+    return (observation[..., :loops].reshape(*observation.shape[:-1], MAX_LOOPS, len(FEATURES)),
+            observation[..., loops:there], observation[..., there:])
 
 
 def _loops(state):

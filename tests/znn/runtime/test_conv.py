@@ -71,6 +71,12 @@ def test_any_convolution(data):
     compare(case, d, relu=data.draw(st.booleans()))
 
 
+@pytest.mark.parametrize("held, dilation", [(1, 24), (2, 33), (1, 48), (5, 49)])
+def test_columns_that_no_tap_reaches(on_target, held, dilation):
+    d = (1, 1, dilation)
+    compare(make(np.random.default_rng(8), 1, 8, 2, (1, 1, 2), (1, 2, held + dilation), d), d, relu=False)
+
+
 def test_float64_is_exact(on_target):
     d = (1, 2, 3)
     case = make(np.random.default_rng(2), 2, 3, 7, (2, 3, 2), (4, 19, 23), d, np.float64)

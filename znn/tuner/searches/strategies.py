@@ -3,7 +3,6 @@
 All set out from the problem's start, which the default rule made, and take the steps of `moves.neighbours`.
 """
 import math
-from functools import partial
 
 from znn.tuner.moves import neighbour, neighbours
 
@@ -21,10 +20,15 @@ def random(problem, rng):
     """Ends of random walks of random lengths."""
     yield problem.start
     while True:
-        schedule = problem.start
-        for _ in range(rng.randint(1, STEPS)):
-            schedule = neighbour(problem, schedule, rng)
-        yield schedule
+        yield random_walk(problem, rng)
+
+
+def random_walk(problem, rng):
+    """The end of a random walk of a random length."""
+    schedule = problem.start
+    for _ in range(rng.randint(1, STEPS)):
+        schedule = neighbour(problem, schedule, rng)
+    return schedule
 
 
 def greedy(problem, rng, depth):
@@ -103,8 +107,3 @@ def _within(problem, schedule, depth, rng):
 
 def _shuffled(items, rng):
     return rng.sample(items, len(items))
-
-
-SEARCHES = {"default": default, "random": random, "greedy 1": partial(greedy, depth=1),
-            "greedy 2": partial(greedy, depth=2), "beam 2": partial(beam, width=2), "beam 4": partial(beam, width=4),
-            "annealing": annealing, "exhaustive": exhaustive}

@@ -1,0 +1,244 @@
+"""Searches for schedules on workloads held out from training: what each reaches after how long.
+
+    python benchmarks/tuner.py runs/tuner.jsonl --workloads 20 --seeds 5 --seconds 60      # goes on where it stopped
+    python benchmarks/tuner.py runs/tuner.jsonl --slice 50                                 # begins nothing after 50 s
+    python benchmarks/tuner.py runs/tuner.jsonl --report --json docs/measured/tuner.json --picture docs/tuner.png
+
+All searches have the same space, generator and measuring.  A run of one has a seed, a table of its own, and so many
+seconds for everything it does: planning, compiling, checking, measuring.  Every run is a line of the file, and what
+the file has is not run again.  When all runs of a workload are there, every schedule that was the best so far of one
+is measured again, in turn with the default, as times of single measurements flatter the lucky; only these times count.
+
+The table has the share of the best known schedule (least time known by the schedule's): for each workload the median
+over seeds, then the geometric mean over workloads, after so many seconds and so many measurements.  "alone" is the
+first schedule that a search proposes, without measuring any.
+"""
+import argparse
+import contextlib
+import importlib
+import itertools
+import json
+import math
+import random
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import measure
+
+from znn.codegen import target
+from znn.loops import Schedule
+from znn.tuner.measuring import Measurer
+from znn.tuner.searches import SEARCHES, Budget, best_so_far, run
+from znn.tuner.workloads import published
+
+SECONDS, MEASUREMENTS = (2, 10, 60), (10, 30, 100)
+ALONE = ("recipe", "policy")     # searches whose first proposal counts by itself
+LEAVE_OUT = ("exhaustive",)      # ends only in small spaces
+TURN = 16                        # schedules that are measured again together
+SPREAD, PATIENCE = 0.01, 0.25    # of that
+COLOURS = 20                     # of the picture's lines
+
+
+def chosen(workloads, count):
+    """So many workloads, kinds of contraction in turn, else by chance; the larger choice begins with the smaller."""
+    kinds = defaultdict(list)
+    for workload in random.Random(0).sample(workloads, len(workloads)):
+        kinds[workload.problem.contraction.name].append(workload)
+    turns = sorted((i, kind) for kind, of_kind in kinds.items() for i in range(len(of_kind)))
+    return [kinds[kind][i] for i, kind in turns][:count]
+
+
+def searched(problem, name, seed, seconds):
+    """Run a search; [[seconds since the beginning, schedule, its time or None]]."""
+    begin, found = time.perf_counter(), []
+    for schedule, took in run(SEARCHES[name], problem, Measurer().measure, Budget(seconds=seconds),
+                              random.Random(seed)):
+        found.append([time.perf_counter() - begin, str(schedule), took if took < math.inf else None])
+    return found
+
+
+def alone(problem, name, seed):
+    """A search's first proposal after the start, which is not timed for it; as `searched`, without a time."""
+    begin, proposals = time.perf_counter(), SEARCHES[name](problem, random.Random(seed))
+    schedule = next(proposals)
+    if schedule == problem.start:
+        schedule = proposals.send(1.0)
+    proposals.close()
+    return [[time.perf_counter() - begin, str(schedule), None]]
+
+
+def improvements(found):
+    """[(seconds, measurements, schedule)] where a run's best changes; the only one for a schedule that stands alone."""
+    if len(found) == 1:
+        return [(found[0][0], 1, found[0][1])]
+    out = []
+    for k, (schedule, took) in enumerate(best_so_far((text, took or math.inf) for _, text, took in found)):
+        if took < math.inf and (not out or out[-1][2] != schedule):
+            out.append((found[k][0], k + 1, schedule))
+    return out
+
+
+def again(problem, texts):
+    """Times of schedules relative to the default's, all in turn with it; None for failures."""
+    others = [text for text in texts if text != str(problem.start)]
+    start, *results = Measurer().again(problem, [problem.start, *map(Schedule.parse, others)], SPREAD, PATIENCE)
+    found = {text: None if r.failure else r.seconds / start.seconds for text, r in zip(others, results)}
+    return {str(problem.start): 1.0} | found
+
+
+class Runs:
+    """The lines of a file: runs by (workload, search, seed), and times measured again by workload."""
+
+    def __init__(self, path):
+        self.path, self.runs, self.ratios = Path(path), {}, {}
+        for line in self.path.read_text().splitlines() if self.path.exists() else ():
+            self._keep(json.loads(line))
+
+    def add(self, entry):
+        self._keep(entry)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def of(self, workload):
+        """{(search, seed): found} of a workload."""
+        return {key[1:]: found for key, found in self.runs.items() if key[0] == workload}
+
+    def unmeasured(self, workload):
+        """Every schedule that was the best so far of a run and is not measured again."""
+        bests = dict.fromkeys(s for found in self.of(workload).values() for _, _, s in improvements(found))
+        return [s for s in bests if s not in self.ratios.get(workload, {})]
+
+    def _keep(self, entry):
+        if "ratios" in entry:
+            self.ratios.setdefault(entry["workload"], {}).update(entry["ratios"])
+        else:
+            self.runs[entry["workload"], entry["search"], entry["seed"]] = entry["found"]
+
+
+def collect(runs, workloads, args, end):
+    """Run what is missing, until `end`; whether all is there."""
+    problem = workloads[0].problem
+    Measurer().measure(problem, problem.start)  # what is imported and compiled once in a process is nobody's time
+    for module in ("optuna", "xgboost"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    names = [*args.searches, *(f"{name} alone" for name in args.searches if name in ALONE)]
+    for number, workload in enumerate(workloads, 1):
+        for seed, name in itertools.product(range(args.seeds), names):
+            if (workload.name, name, seed) in runs.runs:
+                continue
+            if time.perf_counter() > end:
+                return False
+            search = name.removesuffix(" alone")
+            found = (searched(workload.problem, name, seed, args.seconds) if search == name
+                     else alone(workload.problem, search, seed))
+            runs.add({"workload": workload.name, "search": name, "seed": seed, "seconds": args.seconds, "found": found})
+        while part := runs.unmeasured(workload.name)[:TURN]:
+            if time.perf_counter() > end:
+                return False
+            runs.add({"workload": workload.name, "ratios": again(workload.problem, part)})
+        print(f"{number} of {len(workloads)}: {workload.name}", flush=True)
+    return True
+
+
+def reached(runs, workload, axis, limit):
+    """{search: [share of the best known after `limit`, one a seed]}; axis 0 is seconds, 1 measurements.
+
+    Before a search has anything, what is there is the default.
+    """
+    ratios = {s: r for s, r in runs.ratios[workload].items() if r is not None}
+    best, out = min([1.0, *ratios.values()]), defaultdict(list)
+    for (name, _), found in runs.of(workload).items():
+        have = [s for *at, s in improvements(found) if at[axis] <= limit or name.endswith(" alone")]
+        out[name].append(best / next((ratios[s] for s in reversed(have) if s in ratios), 1.0))
+    return out
+
+
+def means(runs, workloads, axis, limit):
+    """{search: geometric mean over workloads of the median over seeds}."""
+    shares = defaultdict(list)
+    for workload in workloads:
+        for name, found in reached(runs, workload, axis, limit).items():
+            shares[name].append(statistics.median(found))
+    return {name: statistics.geometric_mean(found) for name, found in shares.items()}
+
+
+def report(runs, workloads, seconds):
+    """Everything that the table has, by search."""
+    limits = [(0, s) for s in SECONDS if s <= seconds] + [(1, n) for n in MEASUREMENTS]
+    columns = {f"{limit} {'s' if axis == 0 else 'measured'}": means(runs, workloads, axis, limit)
+               for axis, limit in limits}
+    names = next(iter(columns.values()))
+    out = {name: {column: found[name] for column, found in columns.items()} for name in names}
+    for name, row in out.items():
+        counts = [len(found) for (w, n, _), found in runs.runs.items() if n == name and w in workloads]
+        row["measurements"] = 0 if name.endswith(" alone") else statistics.median(counts)
+    return out
+
+
+def show(table, count, seeds):
+    """Print the table in markdown, the best after the most seconds first."""
+    columns = list(next(iter(table.values())))
+    last = [c for c in columns if c.endswith(" s")][-1]
+    print(f"\nShare of the best schedule known: {count} workloads, medians over {seeds} seeds, geometric means\n")
+    print(f"| search | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
+    for name, row in sorted(table.items(), key=lambda item: -item[1][last]):
+        print(f"| {name} | {' | '.join(f'{v:.3f}' if c != 'measurements' else f'{v:.0f}' for c, v in row.items())} |")
+
+
+def picture(runs, workloads, seconds, path):
+    """Draw the best so far over time, a line for each search."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    times = [0.1 * (seconds / 0.1) ** (i / 79) for i in range(80)]
+    curves = [means(runs, workloads, 0, t) for t in times]
+    names = sorted(curves[-1], key=lambda n: -curves[-1][n])
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for i, name in enumerate(names):
+        thick, dashed = name.startswith("policy"), name.endswith(" alone") or name == "default"
+        axes.plot(times, [c[name] for c in curves], "--" if dashed else "-", label=name, lw=3 if thick else 1.5,
+                  color=pyplot.get_cmap("tab20")(i % COLOURS))
+    axes.set(xscale="log", xlabel="seconds a workload, compiling and checking included",
+             ylabel="share of the best schedule known", title=f"Best so far, {len(workloads)} held-out workloads")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", help="file of the runs, JSON lines; it is added to")
+    parser.add_argument("--workloads", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--searches", nargs="+", choices=SEARCHES, metavar="NAME",
+                        default=[name for name in SEARCHES if name not in LEAVE_OUT])
+    parser.add_argument("--slice", type=float, default=math.inf, metavar="SECONDS", help="after which nothing is begun")
+    parser.add_argument("--report", action="store_true", help="run nothing: report on the workloads that are complete")
+    parser.add_argument("--json", metavar="FILE", help="also write the table and what each workload reached here")
+    parser.add_argument("--picture", metavar="FILE", help="draw the best so far over time")
+    args = parser.parse_args()
+    runs, workloads = Runs(args.runs), chosen(published("test", target.current()), args.workloads)
+    if not args.report and not collect(runs, workloads, args, time.perf_counter() + args.slice):
+        raise SystemExit(f"not all runs are in {args.runs}: the same command goes on")
+    done = [w.name for w in workloads if w.name in runs.ratios and not runs.unmeasured(w.name)]
+    if not done:
+        raise SystemExit(f"{args.runs} has no workload whose runs are all there: run without --report")
+    table = report(runs, done, args.seconds)
+    show(table, len(done), len({seed for *_, seed in runs.runs}))
+    if args.json:
+        each = {w: {str(s): reached(runs, w, 0, s) for s in SECONDS if s <= args.seconds} for w in done}
+        measure.save(args.json, {"table": table, "workloads": each})
+    if args.picture:
+        picture(runs, done, args.seconds, args.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The policy: what it proposes is possible, alike for alike, and better founded with every timing."""
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from tests.znn.tuner.problems import at_points, forward
+from znn.tuner.agent import judging, policy, weights
+from znn.tuner.agent.examples import examples, seen
+from znn.tuner.agent.network import Actor, Judges
+from znn.tuner.observation import SIZE
+from znn.tuner.searches import Budget, run
+from znn.tuner.table import Result, Table
+
+PROBLEMS = [forward(), *at_points()]
+
+
+def loops(problem, schedule):
+    """A time that grows with the number of loops, so that joining is best."""
+    return Result(1e-3 * len(schedule.loops), 1 / len(schedule.loops))
+
+
+def measured(problem, count):
+    """A table of so many schedules of a problem."""
+    table = Table()
+    for schedule in [problem.start, *policy.shipped().walks(problem, problem.start, random.Random(0))][:count]:
+        table.add(problem, schedule, loops(problem, schedule))
+    return table
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_policy_proposes_what_is_possible_and_each_once(problem):
+    found = [schedule for schedule, _ in run(policy.policy, problem, loops, Budget(15), random.Random(0))]
+    assert problem.start in found and len(set(found)) == len(found) > 1
+    assert not any(map(problem.refusal, found))
+
+
+def test_the_same_seed_proposes_the_same():
+    proposals = [list(run(policy.policy, PROBLEMS[0], loops, Budget(12), random.Random(3))) for _ in range(2)]
+    assert proposals[0] == proposals[1]
+    assert policy.best(PROBLEMS[0]) == policy.best(PROBLEMS[0])
+
+
+def test_a_correction_tells_what_was_timed_and_nothing_far_away():
+    features = np.array([[0.0, 0.0], [3.0, 3.0]])
+    correction = policy.Correction(features, np.array([0.4, -0.2]))
+    near, far = correction(np.array([[0.0, 0.0], [99.0, 99.0]]))
+    assert 0.1 < near < 0.4
+    assert far == pytest.approx(0)
+
+
+def test_a_judge_learns_what_is_faster():
+    problem = PROBLEMS[0]
+    found = examples(measured(problem, 30), [problem])
+    assert found.gains[0] == 0 and len(found.gains) > 10
+    judge = judging.fit(found, epochs=60)
+    assert judging.regret(found, judging.judged(judge, found.observations)) < 0.05
+
+
+def test_judged_times_are_those_of_the_table_where_it_has_them():
+    problem = PROBLEMS[0]
+    table, judge = measured(problem, 3), policy.shipped().judges
+    measure = judging.Judged(judge, table, seen)
+    other = policy.shipped().walks(problem, problem.start, random.Random(9))
+    assert measure(problem, problem.start) == table.get(problem, problem.start)
+    unknown = next(schedule for schedule in other if table.get(problem, schedule) is None)
+    assert 0 < measure(problem, unknown).share < np.inf
+
+
+def test_networks_read_from_a_file_are_those_written(tmp_path):
+    judges, actor = Judges(2).eval(), Actor().eval()
+    weights.save(tmp_path / "p.safetensors", judges, actor)
+    again = weights.load(tmp_path / "p.safetensors")
+    observation = torch.from_numpy(seen(PROBLEMS[0], PROBLEMS[0].start))[None]
+    assert torch.equal(again[0](observation), judges(observation))
+    assert torch.equal(again[1](observation)[0], actor(observation)[0])
+    assert [p.name for p in tmp_path.iterdir()] == ["p.safetensors"]
+
+
+def test_a_file_of_something_else_is_refused_with_the_mend(tmp_path):
+    (tmp_path / "p.safetensors").write_bytes(b"nothing")
+    with pytest.raises(weights.UnusableWeights, match=f"p.safetensors: expected .* {SIZE} numbers .*train"):
+        weights.load(tmp_path / "p.safetensors")
+
+
+def test_training_writes_a_policy(tmp_path, monkeypatch):
+    pytest.importorskip("sb3_contrib")
+    from znn.tuner.agent import learning
+    from znn.tuner.environment import TuningEnv
+
+    monkeypatch.setitem(learning.PPO, "n_steps", 16)
+    problem = PROBLEMS[0]
+    measure = judging.Judged(policy.shipped().judges, measured(problem, 3), seen)
+    for algorithm in (learning.ppo, learning.dqn):
+        actor = algorithm([lambda: TuningEnv([problem], measure, 4)], 32)
+        assert torch.isfinite(actor(torch.from_numpy(seen(problem, problem.start))[None])[0]).all()

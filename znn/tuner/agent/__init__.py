@@ -1,0 +1,1 @@
+"""A policy over schedules: networks, how they are trained, and how they propose."""
