@@ -4,6 +4,7 @@ python tune.py model=vd2d3d
 """
 import contextlib
 import math
+import os
 import shlex
 import signal
 import sys
@@ -33,7 +34,8 @@ def main(settings):
     """Exchange or show what is stored, else tune; `settings` is a `conf.schema.Tune`."""
     with explained():
         if not database.file():
-            raise TuningError("ZNN_SCHEDULES=0 switches the database of schedules off: unset it, or let it name a file")
+            raise TuningError(f"ZNN_SCHEDULES={os.environ['ZNN_SCHEDULES']} switches the database of schedules off: unset it, or let "
+                              "it name a file")
         if settings.import_from:
             taken, left_out = exchange.import_text(settings.import_from)
             note(left_out, f"not taken over from {settings.import_from}")
@@ -156,6 +158,8 @@ def explained():
         yield
     except MemoryError as error:
         raise TuningError("too little memory for the operands of a kernel; choose a smaller output=[z,y,x]") from error
+    except ModuleNotFoundError as error:
+        raise TuningError(f"this search needs {error.name}, of the optional extra tune: pip install '.[tune]'") from error
     except OSError as error:
         raise TuningError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     except ValueError as error:
