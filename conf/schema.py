@@ -9,7 +9,7 @@ from omegaconf import MISSING
 
 from znn.pipeline.pairing import EvaluationSettings
 from znn.pipeline.prediction import InferenceSettings
-from znn.pipeline.recursion import StageSettings
+from znn.pipeline.recursion import Model, StageSettings
 from znn.pipeline.stacks import TrainingData
 
 
@@ -71,7 +71,43 @@ class Evaluate(EvaluationSettings):
     overwrite: bool = False
 
 
-SCHEMAS = {"train": Train, "infer": Infer, "evaluate": Evaluate}
+@dataclass
+class Tune:
+    """Settings of tune.py.
+
+    model : the network; one that reads an earlier boundary map is tuned together with VD2D, which makes that
+    output : voxels (z, y, x) of the output that the kernels are tuned for; those of the patches in training
+    passes : any of forward, data (gradient for the input) and weights (gradient for the weights)
+    mode : "measured" (the policy's proposals are measured), "policy" (nothing is measured) or "search"
+    search : for mode=search, a name in `znn.tuner.searches.SEARCHES`
+    seconds : for each kernel
+    total_seconds : for all, where that is less
+    again : tune what is tuned already, and replace it
+    seed : of searches
+    threads : 0 takes every core this process may use
+    report, name : table and picture are written to <report>/<name>, named after network and output; null for none
+    export_to, import_from : a text file; instead of tuning, what is stored is written there or taken over from there
+    list : instead of tuning, show what is stored
+    """
+
+    model: Model | None = None
+    output: list[int] = field(default_factory=lambda: [1, 100, 100])
+    passes: list[str] = field(default_factory=lambda: ["forward", "data", "weights"])
+    mode: str = "measured"
+    search: str = "annealing"
+    seconds: float = 2.0
+    total_seconds: float | None = None
+    again: bool = False
+    seed: int = 0
+    threads: int = 0
+    report: str | None = "tuning"
+    name: str | None = None
+    export_to: str | None = None
+    import_from: str | None = None
+    list: bool = False
+
+
+SCHEMAS = {"train": Train, "infer": Infer, "evaluate": Evaluate, "tune": Tune}
 
 
 def register():

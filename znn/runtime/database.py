@@ -177,9 +177,14 @@ def text(contraction):
     return "; ".join(str(contraction).split("\n")) + (f"; {contraction.bias}" if contraction.bias else "")
 
 
+def processor():
+    """How entries name the processor at hand."""
+    return llvm.get_host_cpu_name()
+
+
 def _key(contraction, dtype, packed, where):
     """What an entry belongs to, as text."""
-    return text(contraction), dtype.name, packed or "no", where.name, llvm.get_host_cpu_name()
+    return text(contraction), dtype.name, packed or "no", where.name, processor()
 
 
 def _time(seconds):

@@ -12,5 +12,8 @@ def replacing(path):
     try:
         yield partial
         os.replace(partial, path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)

@@ -6,11 +6,12 @@ the default is stored, so that the kernel counts as tuned; one that no longer is
 import math
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from znn.loops import Schedule
 from znn.runtime import database
 from znn.runtime.cache import generator
+from znn.tuner.agent.policy import best
 from znn.tuner.errors import TuningError, one_of
 from znn.tuner.measuring import Measurer
 from znn.tuner.searches import SEARCHES, Budget, run
@@ -58,8 +59,6 @@ class Effort:
         one_of("mode", self.mode, MODES)
         if self.mode == "search":
             one_of("search", self.search, list(SEARCHES))
-        elif "policy" not in SEARCHES:
-            raise TuningError(f"mode={self.mode}: there is no policy here; use mode=search")
         for name in ("seconds", "total_seconds"):
             if not getattr(self, name) > 0:
                 raise TuningError(f"{name}: expected a number above 0, found {getattr(self, name)!r}")
@@ -114,6 +113,18 @@ class Outcome:
     curve: list = ()
 
 
+def kernels(workloads):
+    """A workload for each entry that the database may have of them, those first that the passes spend most in.
+
+    What differs in its epilogue alone shares an entry.
+    """
+    found = {}
+    for w in workloads:
+        key = w.problem.contraction, w.problem.dtype, w.problem.packed, w.problem.target
+        found[key] = replace(found[key], times=found[key].times + w.times) if key in found else w
+    return sorted(found.values(), key=lambda w: -w.of_passes(w.problem.flops))
+
+
 def stored(problem):
     """The entry of the database for a problem, None where there is none; see `database.known`."""
     return database.known(problem.contraction, problem.dtype, problem.packed, problem.target)
@@ -164,9 +175,8 @@ def tune(workloads, effort, stopped=lambda: False, measurer=None, clock=time.per
 
 def _proposed(workload, effort, clock):
     """The policy's schedule, stored unmeasured where it is not the rule's."""
-    from znn.tuner import policy
     began, problem = clock(), workload.problem
-    schedule = policy.best(problem)
+    schedule = best(problem)
     same = schedule == problem.start
     if not same:
         _store(problem, schedule, None, "policy", effort.again)
@@ -182,7 +192,7 @@ def _measured(workload, effort, seconds, measurer, stopped, clock):
         found.append((took, clock() - began, schedule))
         if stopped():
             break
-    if stopped() and len(found) < 2:
+    if stopped() and all(schedule == problem.start for _, _, schedule in found):
         return None
     finalists = _finalists(problem, found)
     results = measurer.again(problem, list(finalists),
@@ -196,18 +206,18 @@ def _measured(workload, effort, seconds, measurer, stopped, clock):
     return Outcome(**_about(workload, schedule), before=before.seconds, after=after.seconds, share_before=before.share,
                    share_after=after.share, step_before=workload.of_passes(before.seconds),
                    step_after=workload.of_passes(after.seconds), measurements=len(found), spent=clock() - began,
-                   source=source, curve=_curve(found))
+                   source=source, curve=_curve(found, problem.start, before.seconds))
 
 
 def _finalists(problem, found):
     """What is measured again, the default first: dict of Schedule to where it is from, None for this search."""
     finalists, entry = {problem.start: "default"}, stored(problem)
-    best = [schedule for took, _, schedule in sorted(found, key=lambda f: f[0]) if took < math.inf]
+    timed = [schedule for took, _, schedule in sorted(found, key=lambda f: f[0]) if took < math.inf]
     if entry:
         known = Schedule.parse(entry.schedule)
         if problem.refusal(known) is None:
             finalists.setdefault(known, entry.source)
-    for schedule in best[:FINALISTS]:
+    for schedule in timed[:FINALISTS]:
         finalists.setdefault(schedule)
     return finalists
 
@@ -219,13 +229,16 @@ def _winner(results):
     return fastest if results[fastest].seconds * (1 + noise) < results[0].seconds else 0
 
 
-def _curve(found):
-    """Best so far by seconds, in parts of the first time, which is the default's; where it becomes better."""
-    curve = []
+def _curve(found, default, measured):
+    """Best so far by seconds, in parts of the default's time; where it becomes better.
+
+    The default's time is that of the search, `measured` if it was not timed there.
+    """
+    curve, whole = [], next((took for took, _, schedule in found if schedule == default), measured)
     for took, at, _ in found:
         if took < math.inf and (not curve or took < curve[-1][1]):
             curve.append((at, took))
-    return [(at, took / found[0][0]) for at, took in curve]
+    return [(at, took / whole) for at, took in curve]
 
 
 def _about(workload, schedule):
