@@ -71,8 +71,8 @@ def run(settings):
             bar.update()
     summarise(outcomes, folder, about, len(asked))
     if interruption.signal:
-        raise Interrupted(f"stopped by {signal.Signals(interruption.signal).name}; {done} of {len(left)} kernels were "
-                          f"tuned and are stored in {database.file()}; go on with: "
+        raise Interrupted(f"stopped by {signal.Signals(interruption.signal).name}; {done} of {len(left)} kernels "
+                          f"were tuned and are stored in {database.file()}; go on with: "
                           f"python tune.py {shlex.join(sys.argv[1:])}")
     if done < len(left):
         print(f"time is over: {len(left) - done} kernels are not tuned yet; give the same command again to go on")
@@ -160,7 +160,8 @@ def explained():
     except MemoryError as error:
         raise TuningError("too little memory for the operands of a kernel; choose a smaller output=[z,y,x]") from error
     except ModuleNotFoundError as error:
-        raise TuningError(f"this search needs {error.name}, of the extra `tune`: pip install '.[tune]'") from error
+        raise TuningError(f"this search needs {error.name}, of the extra `tune`: "
+                          "pip install '.[tune]'") from error
     except OSError as error:
         raise TuningError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     except ValueError as error:

@@ -13,7 +13,7 @@ import torch
 
 from znn.tuner.agent import weights
 from znn.tuner.agent.examples import seen
-from znn.tuner.moves import ACTIONS, State, act, mask
+from znn.tuner.moves import ACTIONS, State, act, mask, neighbour
 from znn.tuner.observation import observe
 
 WALKS, STEPS = 6, 12  # at once, and actions of a walk
@@ -107,9 +107,8 @@ def policy(problem, rng):
     if first != problem.start:
         times[problem.start] = yield problem.start
     while True:
-        pool = [schedule for schedule in pool if schedule not in times]
-        if not pool:
-            return
+        here = min(times, key=times.get)
+        pool = [schedule for schedule in pool if schedule not in times] or [neighbour(problem, here, rng)]
         for schedule in _promising(policy_, problem, times, pool)[:ROUND]:
             times[schedule] = yield schedule
         pool = list(dict.fromkeys([*pool, *policy_.walks(problem, min(times, key=times.get), rng)]))
@@ -128,9 +127,9 @@ def _promising(policy_, problem, times, pool):
     """The pool, best first, by the corrected judgement."""
     timed = [schedule for schedule, seconds in times.items() if seconds < math.inf]
     judgements, features = policy_.judged(problem, [*timed, *pool])
-    start = timed.index(problem.start)
-    gains = np.array([math.log(times[problem.start] / times[schedule]) for schedule in timed])
-    expected = judgements - judgements[start]
-    correction = Correction(features[:len(timed)], gains - expected[:len(timed)])
-    expected = expected[len(timed):] + correction(features[len(timed):])
+    expected = judgements[len(timed):]
+    if timed:
+        gains = np.array([math.log(times[timed[0]] / times[schedule]) for schedule in timed])
+        correction = Correction(features[:len(timed)], gains - (judgements[:len(timed)] - judgements[0]))
+        expected = expected + correction(features[len(timed):])
     return [pool[i] for i in np.argsort(-expected, kind="stable")]
