@@ -163,7 +163,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", nargs="+", default=LAYERS, metavar="NAME")
     parser.add_argument("--output", type=measure.extent, default=(1, 100, 100), metavar="ZxYxX", help="of the network")
-    parser.add_argument("--search", choices=SEARCHES, default="policy" if "policy" in SEARCHES else "annealing")
+    parser.add_argument("--search", choices=SEARCHES, default="policy")
     parser.add_argument("--seconds", type=float, default=2, help="of our search, for all kernels of a layer")
     parser.add_argument("--trials", nargs="+", type=int, default=[64], help="of MetaSchedule")
     parser.add_argument("--rounds", type=int, default=15)

@@ -61,7 +61,7 @@ def test_a_judge_learns_what_is_faster():
 def test_judged_times_are_those_of_the_table_where_it_has_them():
     problem = PROBLEMS[0]
     table, judge = measured(problem, 3), policy.shipped().judges
-    measure = judging.Judged(judge, table, seen)
+    measure = judging.Judged(judge, table)
     other = policy.shipped().walks(problem, problem.start, random.Random(9))
     assert measure(problem, problem.start) == table.get(problem, problem.start)
     unknown = next(schedule for schedule in other if table.get(problem, schedule) is None)
@@ -91,7 +91,7 @@ def test_training_writes_a_policy(tmp_path, monkeypatch):
 
     monkeypatch.setitem(learning.PPO, "n_steps", 16)
     problem = PROBLEMS[0]
-    measure = judging.Judged(policy.shipped().judges, measured(problem, 3), seen)
+    measure = judging.Judged(policy.shipped().judges, measured(problem, 3))
     for algorithm in (learning.ppo, learning.dqn):
         actor = algorithm([lambda: TuningEnv([problem], measure, 4)], 32)
         assert torch.isfinite(actor(torch.from_numpy(seen(problem, problem.start))[None])[0]).all()

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from znn.tuner.agent.examples import seen
 from znn.tuner.agent.network import Judge
 from znn.tuner.table import Result
 
@@ -17,7 +18,7 @@ WORST, BEST = -1.0, 0.5  # gains beyond are as bad, as good
 SCALE = 4.0              # of gains to losses
 
 
-def fit(examples, epochs, seed=0, report=lambda step, loss, judge: None, **sizes):
+def fit(examples, epochs, seed=0):
     """A judge of what is in `examples`.
 
     Parameters
@@ -25,23 +26,20 @@ def fit(examples, epochs, seed=0, report=lambda step, loss, judge: None, **sizes
     examples : Examples
     epochs : int
     seed : int
-    report : callable
-        ``report(step, loss, judge)`` after every epoch.
 
     Returns
     -------
     Judge
     """
     torch.manual_seed(seed)
-    rng, judge = np.random.default_rng(seed), Judge(**sizes)
+    rng, judge = np.random.default_rng(seed), Judge()
     observations, start = torch.from_numpy(examples.observations), torch.from_numpy(examples.start)
     gains = torch.from_numpy(examples.gains).clamp(WORST, BEST)
     others = np.flatnonzero(examples.start != np.arange(len(gains)))
     steps = math.ceil(len(others) / BATCH)
     optimiser = torch.optim.AdamW(judge.parameters(), RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, epochs * steps)
-    for epoch in range(epochs):
-        judge.train()
+    for _ in range(epochs):
         for batch in np.array_split(rng.permutation(others), steps):
             judged = judge(torch.cat([observations[batch], observations[start[batch]]]))
             difference = judged[:len(batch)] - judged[len(batch):]
@@ -51,7 +49,6 @@ def fit(examples, epochs, seed=0, report=lambda step, loss, judge: None, **sizes
             torch.nn.utils.clip_grad_norm_(judge.parameters(), 1)
             optimiser.step()
             schedule.step()
-        report(epoch, loss.item(), judge.eval())
     return judge.eval()
 
 
@@ -67,7 +64,7 @@ def regret(examples, judgements, picks=1):
     behind = []
     for group in np.unique(examples.group):
         mine = np.flatnonzero(examples.group == group)
-        first = mine[np.argsort(-judgements[mine])[:picks]]
+        first = mine[np.argsort(-judgements[mine].astype(float))[:picks]]
         behind.append(examples.gains[mine].max() - examples.gains[first].max())
     return float(np.mean(behind))
 
@@ -78,8 +75,8 @@ class Judged:
     Called as ``measure(problem, schedule)`` by an environment; problems' start schedules must be in the table.
     """
 
-    def __init__(self, judge, table, seen):
-        self._judge, self._table, self._seen, self._known = judge, table, seen, {}
+    def __init__(self, judge, table):
+        self._judge, self._table, self._known = judge, table, {}
 
     def __call__(self, problem, schedule):
         known = self._table.get(problem, schedule)
@@ -93,5 +90,5 @@ class Judged:
     def _value(self, problem, schedule):
         key = problem, schedule
         if key not in self._known:
-            self._known[key] = float(judged(self._judge, self._seen(problem, schedule)[None])[0])
+            self._known[key] = float(judged(self._judge, seen(problem, schedule)[None])[0])
         return self._known[key]

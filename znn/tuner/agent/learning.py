@@ -18,8 +18,9 @@ from znn.tuner.agent.network import WIDTH, Actor, Reader
 GAMMA = 0.95
 PPO = {"n_steps": 1024, "batch_size": 256, "n_epochs": 6, "gamma": GAMMA, "gae_lambda": 0.9, "ent_coef": 0.01,
        "learning_rate": 5e-4, "max_grad_norm": 0.5}
-DQN_ = {"learning_rate": 3e-4, "buffer_size": 100_000, "learning_starts": 2_000, "batch_size": 128, "gamma": GAMMA,
-        "train_freq": 4, "target_update_interval": 1_000, "exploration_fraction": 0.3, "exploration_final_eps": 0.05}
+Q_LEARNING = {"learning_rate": 3e-4, "buffer_size": 100_000, "learning_starts": 2_000, "batch_size": 128,
+              "gamma": GAMMA, "train_freq": 4, "target_update_interval": 1_000, "exploration_fraction": 0.3,
+              "exploration_final_eps": 0.05}
 REWARD = 10.0  # a gain of a tenth of the peak is a reward of 1
 
 
@@ -41,13 +42,16 @@ class Curve(BaseCallback):
 class Extractor(BaseFeaturesExtractor):
     """The actor's reader, as Stable-Baselines3 asks for it."""
 
-    def __init__(self, space, reader=None):
-        made = Reader(**(reader or {}))
-        super().__init__(space, made.size)
-        self.reader = made
+    def __init__(self, space):
+        reader = Reader()
+        super().__init__(space, reader.size)
+        self.reader = reader
 
     def forward(self, observations):
         return self.reader(observations)
+
+
+POLICY = {"features_extractor_class": Extractor, "activation_fn": torch.nn.Tanh}
 
 
 def ppo(environments, steps, seed=0, reader=None, callback=None):
@@ -64,7 +68,8 @@ def ppo(environments, steps, seed=0, reader=None, callback=None):
         Of a `Reader`, to begin with: a judge's.
     callback : stable_baselines3 callback, optional
     """
-    model = MaskablePPO("MlpPolicy", _vector(environments), policy_kwargs=_policy([WIDTH], [WIDTH]), seed=seed,
+    widths = {"pi": [WIDTH], "vf": [WIDTH]}
+    model = MaskablePPO("MlpPolicy", _vector(environments), policy_kwargs=POLICY | {"net_arch": widths}, seed=seed,
                         device="cpu", **PPO)
     _begin(model.policy.features_extractor, reader)
     model.learn(steps, callback=callback)
@@ -80,7 +85,8 @@ def actor_of_ppo(model):
 
 def dqn(environments, steps, seed=0, reader=None, callback=None):
     """An `Actor` learned by deep Q-learning; parameters as for `ppo`."""
-    model = DQN("MlpPolicy", _vector(environments), policy_kwargs=_policy([WIDTH]), seed=seed, device="cpu", **DQN_)
+    model = DQN("MlpPolicy", _vector(environments), policy_kwargs=POLICY | {"net_arch": [WIDTH]}, seed=seed,
+                device="cpu", **Q_LEARNING)
     for network in (model.q_net, model.q_net_target):
         _begin(network.features_extractor, reader)
     model.learn(steps, callback=callback)
@@ -91,12 +97,6 @@ def actor_of_dqn(model):
     """What deep Q-learning has learned so far."""
     net = model.q_net
     return _actor(net.features_extractor, (net.q_net[0], net.q_net[2]))
-
-
-def _policy(*widths):
-    arch = widths[0] if len(widths) == 1 else {"pi": widths[0], "vf": widths[1]}
-    return {"features_extractor_class": Extractor, "net_arch": list(arch) if len(widths) == 1 else arch,
-            "activation_fn": torch.nn.Tanh}
 
 
 def _vector(environments):

@@ -100,33 +100,33 @@ def best(problem, seed=0):
 
 def policy(problem, rng):
     """A search: what the policy thinks best, the start, then its further proposals, learning from what was timed."""
-    policy_ = shipped()
-    pool = policy_.walks(problem, problem.start, rng)
-    first = _choice(policy_, problem, pool)
+    mind = shipped()
+    pool = mind.walks(problem, problem.start, rng)
+    first = _choice(mind, problem, pool)
     times = {first: (yield first)}
     if first != problem.start:
         times[problem.start] = yield problem.start
     while True:
         here = min(times, key=times.get)
         pool = [schedule for schedule in pool if schedule not in times] or [neighbour(problem, here, rng)]
-        for schedule in _promising(policy_, problem, times, pool)[:ROUND]:
+        for schedule in _promising(mind, problem, times, pool)[:ROUND]:
             times[schedule] = yield schedule
-        pool = list(dict.fromkeys([*pool, *policy_.walks(problem, min(times, key=times.get), rng)]))
+        pool = list(dict.fromkeys([*pool, *mind.walks(problem, min(times, key=times.get), rng)]))
 
 
-def _choice(policy_, problem, pool):
+def _choice(mind, problem, pool):
     """Of the pool and the start what is judged best; the start unless something is clearly better."""
     if not pool:
         return problem.start
-    judgements, _ = policy_.judged(problem, [problem.start, *pool])
+    judgements, _ = mind.judged(problem, [problem.start, *pool])
     first = int(judgements[1:].argmax())
     return pool[first] if judgements[1 + first] > judgements[0] + MARGIN else problem.start
 
 
-def _promising(policy_, problem, times, pool):
+def _promising(mind, problem, times, pool):
     """The pool, best first, by the corrected judgement."""
     timed = [schedule for schedule, seconds in times.items() if seconds < math.inf]
-    judgements, features = policy_.judged(problem, [*timed, *pool])
+    judgements, features = mind.judged(problem, [*timed, *pool])
     expected = judgements[len(timed):]
     if timed:
         gains = np.array([math.log(times[timed[0]] / times[schedule]) for schedule in timed])

@@ -2,8 +2,9 @@
 
     python -m znn.tuner.agent.train measurements.jsonl --measure 3000
 
-Measuring goes on where the file ends, for so many seconds; nothing else should run meanwhile.  Needs the optional extra
-``tune``.
+Measuring goes on where the file ends, for so many seconds; nothing else should run meanwhile.  With ``--check`` judges
+that know four fifths of the problems are asked about the others instead, and nothing is written.  Learning the actor
+needs the optional extra ``tune``.
 """
 import argparse
 import contextlib
@@ -12,11 +13,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import tqdm
 
 from znn.codegen import target
-from znn.tuner.agent.examples import examples, seen
-from znn.tuner.agent.judging import Judged, fit
+from znn.tuner.agent.examples import examples
+from znn.tuner.agent.judging import Judged, fit, judged, regret
 from znn.tuner.agent.network import Judges
 from znn.tuner.agent.weights import SHIPPED, save
 from znn.tuner.measuring import Measurer
@@ -30,6 +32,8 @@ PARENTS = 5                       # they set out from the best so many
 EACH = 2                          # convolutions of a family
 SCHEDULES = 20                    # measured of a problem
 JUDGES, EPOCHS = 3, 14
+HELD_OUT = 5                      # one problem in so many, to check judges
+PICKS = 1, 3, 5, 10
 STEPS = 16                        # of an episode
 
 
@@ -63,7 +67,18 @@ def judges_of(found):
     return judges.eval()
 
 
+def check(found):
+    """Print how far behind the best known a problem's first schedules by judgement are, for problems held out."""
+    groups = np.random.default_rng(0).permutation(np.unique(found.group))
+    few = len(groups) // HELD_OUT
+    held_out, judges = found.of(groups[:few]), judges_of(found.of(groups[few:]))
+    judgements, default = judged(judges, held_out.observations), held_out.start == np.arange(len(held_out.start))
+    print(f"{few} problems held out; log time behind the best known, mean: the start {regret(held_out, default):.3f}, "
+          + ", ".join(f"the best of the first {n} {regret(held_out, judgements, n):.3f}" for n in PICKS))
+
+
 def main(arguments=None):
+    """Measure, fit, learn and write, as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("table", type=Path, help="measurements, as JSON lines; made if there are none")
     parser.add_argument("--measure", type=float, default=0, metavar="SECONDS", help="how long to measure first")
@@ -71,12 +86,14 @@ def main(arguments=None):
     parser.add_argument("--algorithm", choices=("ppo", "dqn"), default="ppo")
     parser.add_argument("--curve", type=Path, help="write steps and mean gains of episodes there, as CSV")
     parser.add_argument("--out", type=Path, default=SHIPPED, help="where the policy goes (%(default)s)")
+    parser.add_argument("--check", action="store_true", help="only say what judges make of problems held out")
     chosen = parser.parse_args(arguments)
-    try:
-        from znn.tuner.agent import learning
-        from znn.tuner.environment import TuningEnv
-    except ImportError as error:
-        sys.exit(f"error: training a policy needs the extra 'tune' ({error}); pip install 'znn[tune]'")
+    if not chosen.check:
+        try:  # before anything takes its time
+            from znn.tuner.agent import learning
+            from znn.tuner.environment import TuningEnv
+        except ImportError as error:
+            sys.exit(f"error: training a policy needs the extra 'tune' ({error}); pip install 'znn[tune]'")
     table = Table(chosen.table)
     problems = [w.problem for w in published("train", target.current(), each=EACH)]
     with contextlib.suppress(KeyboardInterrupt):
@@ -85,8 +102,11 @@ def main(arguments=None):
     if not problems:
         sys.exit(f"error: {chosen.table} has no measurements of the training set on this processor with this version; "
                  "measure some with --measure 3000")
-    judges = judges_of(examples(table, problems))
-    measured = Judged(judges, table, seen)
+    found = examples(table, problems)
+    if chosen.check:
+        return check(found)
+    judges = judges_of(found)
+    measured = Judged(judges, table)
     callback = learning.Curve()
     actor = getattr(learning, chosen.algorithm)([lambda: TuningEnv(problems, measured, STEPS)], chosen.steps,
                                                 reader=judges.members[0].reader.state_dict(), callback=callback)

@@ -1,10 +1,10 @@
 """Trained networks in one safetensors file: judges, whose mean counts, and an actor."""
-import os
 from pathlib import Path
 
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from znn.runtime.files import replacing
 from znn.tuner.agent.network import Actor, Judges
 from znn.tuner.observation import SIZE
 
@@ -17,12 +17,10 @@ class UnusableWeights(ValueError):
 
 def save(path, judges, actor):
     """Write networks, whole or not at all."""
-    path = Path(path)
     tensors = {f"{name}.{key}": value.contiguous() for name, net in (("judges", judges), ("actor", actor))
                for key, value in net.state_dict().items()}
-    written = path.with_name(f"{path.name}.{os.getpid()}.part")
-    save_file(tensors, written, {"judges": str(len(judges.members))})
-    os.replace(written, path)
+    with replacing(path) as written:
+        save_file(tensors, written, {"judges": str(len(judges.members))})
 
 
 def load(path=SHIPPED):

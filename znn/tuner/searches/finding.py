@@ -12,6 +12,7 @@ from collections import defaultdict
 
 from znn.codegen import target
 from znn.loops import Schedule
+from znn.runtime.files import replacing
 from znn.tuner.measuring import Measurer
 from znn.tuner.searches.recipe import FILE, Step, actions, applied
 from znn.tuner.table import Table
@@ -96,9 +97,8 @@ def main():
         steps, gain = found(some, candidates, measurer.measure)
         recipes[kind] = [str(step) for step in steps]
         print(f"{kind}: {', '.join(recipes[kind]) or 'nothing'}, {math.exp(gain):.3f} times as fast", flush=True)
-    part = FILE.with_suffix(".part")
-    part.write_text(json.dumps(recipes, indent=1) + "\n", encoding="utf-8")
-    part.replace(FILE)
+    with replacing(FILE) as written:
+        written.write_text(json.dumps(recipes, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -55,10 +55,15 @@ def applied(steps, problem):
     return schedule
 
 
+def best(problem):
+    """What the recipe for the problem's kind of contraction makes of its start."""
+    return applied([Step.parse(text) for text in _recipes().get(problem.contraction.name, ())], problem)
+
+
 def constant(problem, rng):
-    """The start, then what the recipe for the problem's kind of contraction makes of it."""
+    """The start, then what the recipe makes of it."""
     yield problem.start
-    yield applied([Step.parse(text) for text in _recipes().get(problem.contraction.name, ())], problem)
+    yield best(problem)
 
 
 @cache
