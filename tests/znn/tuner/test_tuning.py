@@ -127,6 +127,12 @@ def test_a_step_spends_in_a_kernel_what_its_runs_take():
     assert at_points.of_passes(0.5) == pytest.approx(6 * 0.5 / 2 / threads)
 
 
+def apart(one, other):
+    """Relative root mean square: where two voxels of a pool are equal up to rounding, all of a gradient goes to one or
+    the other, and the largest difference says nothing."""
+    return np.linalg.norm(one - other) / np.linalg.norm(other)
+
+
 def test_a_tuned_network_computes_what_the_untuned_does(monkeypatch):
     net = models.build("N4")
     torch.manual_seed(0)
@@ -159,8 +165,7 @@ def test_a_tuned_network_computes_what_the_untuned_does(monkeypatch):
     find = database.find
     monkeypatch.setattr(database, "find", lambda c, *rest: found.setdefault(database.text(c), find(c, *rest)))
     for own, before, wanted in zip(results(), untuned, expected):
-        scale = np.abs(wanted).max()
-        assert np.abs(own - before).max() <= 1e-4 * scale and np.abs(own - wanted).max() <= 1e-4 * scale
+        assert apart(own, before) <= 1e-3 and apart(own, wanted) <= 1e-3
     assert {k: str(s) for k, s in found.items() if s} == {o.contraction: o.schedule for o in outcomes
                                                           if o.contraction in found}
     assert any(str(found[o.contraction]) != o.default for o in outcomes if o.contraction in found)
