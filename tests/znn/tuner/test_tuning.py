@@ -165,7 +165,7 @@ def test_a_tuned_network_computes_what_the_untuned_does(monkeypatch):
     find = database.find
     monkeypatch.setattr(database, "find", lambda c, *rest: found.setdefault(database.text(c), find(c, *rest)))
     for own, before, wanted in zip(results(), untuned, expected):
-        assert apart(own, before) <= 1e-3 and apart(own, wanted) <= 1e-3
+        assert apart(own, before) <= 1e-2 and apart(own, wanted) <= 1e-2
     assert {k: str(s) for k, s in found.items() if s} == {o.contraction: o.schedule for o in outcomes
                                                           if o.contraction in found}
     assert any(str(found[o.contraction]) != o.default for o in outcomes if o.contraction in found)
