@@ -7,16 +7,18 @@ import gymnasium
 import numpy as np
 
 from znn.tuner.moves import ACTIONS, State, act, mask
+from znn.tuner.nestgraph import SPACE, nest_graph
 from znn.tuner.observation import LARGEST, SIZE, observe
 from znn.tuner.problem import Problem
 
 STEPS = 32  # of an episode
+FORMS = {"flat": (gymnasium.spaces.Box(0, LARGEST, (SIZE,), np.float32), observe), "graph": (SPACE, nest_graph)}
 
 
 class TuningEnv(gymnasium.Env):
     """An episode is a problem and so many actions on its schedule.
 
-    The observation is that of `observation.observe`; action i is ``moves.ACTIONS[i]``; the reward is the gain in share
+    The observation is that of `observation.observe`, or the graph of `nestgraph.nest_graph`; action i is ``moves.ACTIONS[i]``; the reward is the gain in share
     of the peak, 0 for moves of the cursor.  An illegal action changes nothing and costs its step.  An episode is
     truncated after its steps, and terminated where no action is legal.
 
@@ -28,12 +30,15 @@ class TuningEnv(gymnasium.Env):
     steps : int
     start : callable, optional
         ``start(problem)`` is the schedule that an episode begins with; the problem's own unless given.
+    form : {"flat", "graph"}
+        Of the observation.
     """
 
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012, as gymnasium has it
 
-    def __init__(self, problems, measure, steps=STEPS, start=lambda problem: problem.start, render_mode=None):
-        self.observation_space = gymnasium.spaces.Box(0, LARGEST, (SIZE,), np.float32)
+    def __init__(self, problems, measure, steps=STEPS, start=lambda problem: problem.start, form="flat",
+                 render_mode=None):
+        self.observation_space, self._observe = FORMS[form]
         self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
         self.problems, self.measure, self.steps, self.start = list(problems), measure, steps, start
         self.render_mode = render_mode
@@ -49,7 +54,7 @@ class TuningEnv(gymnasium.Env):
         problem = chosen if isinstance(chosen, Problem) else self.problems[chosen]
         self._taken = 0
         self._enter(State(problem, self.start(problem)))
-        return observe(self.state), self._info()
+        return self._observe(self.state), self._info()
 
     def step(self, action):
         """Act; see the class for what comes back.  `info` has the schedule, its seconds and share, and any failure."""
@@ -57,7 +62,7 @@ class TuningEnv(gymnasium.Env):
         if self._mask[action]:
             self._enter(act(self.state, ACTIONS[action]))
         self._taken += 1
-        return (observe(self.state), self._result.share - before, not self._mask.any(), self._taken >= self.steps,
+        return (self._observe(self.state), self._result.share - before, not self._mask.any(), self._taken >= self.steps,
                 self._info())
 
     def action_masks(self):

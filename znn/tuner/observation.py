@@ -45,9 +45,9 @@ def observe(state):
     """
     loops = np.zeros((MAX_LOOPS, len(FEATURES)), np.float32)
     count = len(state.schedule.loops)
-    loops[:count] = _loops(state)
+    loops[:count] = loop_rows(state)
     there = np.arange(MAX_LOOPS) < count
-    return np.concatenate([loops.ravel(), there, _circumstances(state.problem)]).astype(np.float32)
+    return np.concatenate([loops.ravel(), there, circumstances(state.problem)]).astype(np.float32)
 
 
 def parts(observation):
@@ -58,8 +58,8 @@ def parts(observation):
             observation[..., loops:there], observation[..., there:])
 
 
-def _loops(state):
-    """Features of the loops; list of lists."""
+def loop_rows(state):
+    """Features of the loops, (loops, len(FEATURES)), float32."""
     problem, schedule = state.problem, state.schedule
     plan = problem.plan(schedule)
     contraction, ranges = problem.contraction, schedule.ranges(problem.contraction)
@@ -78,7 +78,8 @@ def _loops(state):
     return np.array(rows, np.float32).reshape(-1, len(FEATURES))
 
 
-def _circumstances(problem):
+def circumstances(problem):
+    """What is the same for all schedules of a problem; list of len(CIRCUMSTANCES)."""
     caches_of, epilogue = caches(), problem.epilogue
     return [_log(problem.lanes), problem.target.registers / 32,
             *(math.log2(size) / _LOG_BYTES for size in (caches_of.l1, caches_of.l2, caches_of.l3)),

@@ -24,8 +24,28 @@ Q_LEARNING = {"learning_rate": 3e-4, "buffer_size": 100_000, "learning_starts": 
 REWARD = 10.0  # a gain of a tenth of the peak is a reward of 1
 
 
+class Found(gymnasium.Wrapper):
+    """Rewards what is better than all that the episode came by before: a walk is as good as the best on its way, since
+    all of it is proposed, and may cross what is bad."""
+
+    def reset(self, **options):
+        observation, info = self.env.reset(**options)
+        self._best = info["share"]
+        return observation, info
+
+    def step(self, action):
+        observation, _, *ended, info = self.env.step(action)
+        gain = max(0.0, info["share"] - self._best)
+        self._best += gain
+        return observation, REWARD * gain, *ended, info
+
+    def action_masks(self):
+        """As of the environment."""
+        return self.env.action_masks()
+
+
 class Curve(BaseCallback):
-    """Mean gain in share of the peak of the last episodes, while learning; `points` are (steps, gain)."""
+    """Mean gain in share of the peak of the last episodes' best, while learning; `points` are (steps, gain)."""
 
     def __init__(self, every=1_000):
         super().__init__()
@@ -100,8 +120,7 @@ def actor_of_dqn(model):
 
 
 def _vector(environments):
-    scaled = [lambda make=make: Monitor(gymnasium.wrappers.TransformReward(make(), lambda reward: REWARD * reward))
-              for make in environments]
+    scaled = [lambda make=make: Monitor(Found(make())) for make in environments]
     return DummyVecEnv(scaled) if len(scaled) == 1 else SubprocVecEnv(scaled, start_method="fork")
 
 

@@ -1,7 +1,8 @@
-"""The policy: it walks from the start schedule by actions that it learned, and proposes what its judges think best.
+"""The policy: its actor walks from the start schedule by actions that it learned, its judges say which schedule is best.
 
-Alone, it measures nothing (`best`).  As a search (`policy`) its proposals are timed, best first; what is learned of the
-problem at hand corrects the judges (`Correction`), and walks set out again from the best that was found.
+Alone, it measures nothing (`best`).  As a search (`policy`) what the judges think best is timed; after every timing what
+was learned of the problem at hand corrects them (`Correction`), and what lies around the best becomes known to choose
+from.
 """
 import functools
 import math
@@ -13,14 +14,16 @@ import torch
 
 from znn.tuner.agent import weights
 from znn.tuner.agent.examples import seen
-from znn.tuner.moves import ACTIONS, State, act, mask, neighbour
+from znn.tuner.moves import ACTIONS, State, act, mask, neighbour, neighbours
 from znn.tuner.observation import observe
 
 WALKS, STEPS = 6, 12  # at once, and actions of a walk
 EXPLORE = 0.25        # part of actions that are any legal one, equally likely
 MARGIN = 0.02         # predicted gain, in log time, below which the start schedule stays
-ROUND = 6             # schedules timed before walking again
-RIDGE = 1.0           # of the correction
+AHEAD = 2             # schedules by judgement whose neighbours are looked at before anything is timed
+TRUST = 0.1           # standard deviation, in log time, of what the judges do not know of a problem
+NOISE = 0.03          # of a timing, in log time
+REACH = 1.0           # root mean square distance of features within which schedules are alike
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,16 @@ class Policy:
 
 
 class Correction:
-    """By how much judgements of a problem are wrong: ridge regression on what the judges see, after few timings.
+    """By how much judgements of a problem are wrong, after few timings: a Gaussian process on what the judges see.
 
-    Between problems the judges know what is faster; of this one they learn the rest from what was timed.
+    Between problems the judges know what is faster; of this one they learn the rest from what was timed (Rasmussen and
+    Williams, Gaussian Processes for Machine Learning, 2006, equation 2.25).
     """
 
     def __init__(self, features, errors):
         self._known = features
-        self._weights = np.linalg.solve(self._kernel(features) + RIDGE * np.eye(len(features)), errors)
+        noise = (NOISE / TRUST) ** 2
+        self._weights = np.linalg.solve(self._kernel(features) + noise * np.eye(len(features)), errors)
 
     def __call__(self, features):
         """Corrections for schedules with such features; (n,)."""
@@ -84,7 +89,7 @@ class Correction:
 
     def _kernel(self, features):
         distance = np.square(features[:, None] - self._known).mean(-1)
-        return np.exp(-distance)
+        return np.exp(-distance / REACH ** 2)
 
 
 @functools.cache
@@ -100,36 +105,66 @@ def best(problem, seed=0):
 
 def policy(problem, rng):
     """A search: what the policy thinks best, the start, then its further proposals, learning from what was timed."""
-    mind = shipped()
-    pool = mind.walks(problem, problem.start, rng)
-    first = _choice(mind, problem, pool)
+    pool = Pool(shipped(), problem, rng)
+    pool.around(problem.start)
+    for _ in range(AHEAD):
+        pool.around(pool.promising({}))
+    first = pool.promising({})
+    if not pool.gain(first) > MARGIN:
+        first = problem.start
     times = {first: (yield first)}
     if first != problem.start:
         times[problem.start] = yield problem.start
     while True:
-        here = min(times, key=times.get)
-        pool = [schedule for schedule in pool if schedule not in times] or [neighbour(problem, here, rng)]
-        for schedule in _promising(mind, problem, times, pool)[:ROUND]:
-            times[schedule] = yield schedule
-        pool = list(dict.fromkeys([*pool, *mind.walks(problem, min(times, key=times.get), rng)]))
+        pool.around(min(times, key=times.get))
+        schedule = pool.promising(times) or neighbour(problem, rng.choice(list(times)), rng)
+        times[schedule] = yield schedule
 
 
-def _choice(mind, problem, pool):
-    """Of the pool and the start what is judged best; the start unless something is clearly better."""
-    if not pool:
-        return problem.start
-    judgements, _ = mind.judged(problem, [problem.start, *pool])
-    first = int(judgements[1:].argmax())
-    return pool[first] if judgements[1 + first] > judgements[0] + MARGIN else problem.start
+class Pool:
+    """Schedules of a problem to choose from, and what the judges make of each.
 
+    Parameters
+    ----------
+    mind : Policy
+    problem : Problem
+    rng : random.Random
+    """
 
-def _promising(mind, problem, times, pool):
-    """The pool, best first, by the corrected judgement."""
-    timed = [schedule for schedule, seconds in times.items() if seconds < math.inf]
-    judgements, features = mind.judged(problem, [*timed, *pool])
-    expected = judgements[len(timed):]
-    if timed:
-        gains = np.array([math.log(times[timed[0]] / times[schedule]) for schedule in timed])
-        correction = Correction(features[:len(timed)], gains - (judgements[:len(timed)] - judgements[0]))
-        expected = expected + correction(features[len(timed):])
-    return [pool[i] for i in np.argsort(-expected, kind="stable")]
+    def __init__(self, mind, problem, rng):
+        self._mind, self._problem, self._rng = mind, problem, rng
+        self._number, self._centres = {}, set()
+        self._judgements, self._features = np.empty(0, np.float32), None
+        self._add([problem.start])
+
+    def around(self, schedule):
+        """Let in, once, what is one move from a schedule and what the actor's walks from it come by."""
+        if schedule is not None and schedule not in self._centres:
+            self._centres.add(schedule)
+            self._add([*neighbours(self._problem, schedule), *self._mind.walks(self._problem, schedule, self._rng)])
+
+    def gain(self, schedule):
+        """In log time over the start, as judged before anything is timed."""
+        return self._judgements[self._number[schedule]] - self._judgements[0] if schedule is not None else 0.0
+
+    def promising(self, times):
+        """Of what is neither timed nor the start the best by judgement, corrected by what was timed; None if none is left."""
+        left = np.ones(len(self._number), bool)
+        left[[0, *(self._number[schedule] for schedule in times if schedule in self._number)]] = False
+        if not left.any():
+            return None
+        expected = self._judgements - self._judgements[0]
+        timed = [schedule for schedule, seconds in times.items() if seconds < math.inf and schedule in self._number]
+        if self._problem.start in timed:
+            at = [self._number[schedule] for schedule in timed]
+            gains = np.log([times[self._problem.start] / times[schedule] for schedule in timed])
+            expected = expected + Correction(self._features[at], gains - expected[at])(self._features)
+        return list(self._number)[np.where(left, expected, -np.inf).argmax()]
+
+    def _add(self, schedules):
+        new = [schedule for schedule in dict.fromkeys(schedules) if schedule not in self._number]
+        if new:
+            judgements, features = self._mind.judged(self._problem, new)
+            self._number.update(zip(new, range(len(self._number), len(self._number) + len(new))))
+            self._judgements = np.append(self._judgements, judgements)
+            self._features = features if self._features is None else np.concatenate([self._features, features])
