@@ -19,7 +19,7 @@ class Incorrect(ArithmeticError):
 
 
 class Bench:
-    """Operands of a problem, normally distributed, and the kernels that compute on them.
+    """Operands of a problem, normally distributed, and the kernels that compute on them; `start` is that of the start.
 
     Parameters
     ----------
@@ -36,7 +36,8 @@ class Bench:
         self.problem = problem
         self.a, self.b = _normal(rng, problem, c.a, A), _normal(rng, problem, c.b, B)
         self.bias = _normal(rng, problem, c.bias, BIAS)[0] if problem.epilogue.bias else None
-        self.expected = self._result(self._built(problem.start))
+        self.start = self._built(problem.start)
+        self.expected = self._result(self.start)
         summands = math.prod(d.extent for d in c.dims if d.reduction)
         self._tolerance = ROUNDING * np.finfo(problem.dtype).eps * math.sqrt(summands)
 

@@ -1,5 +1,7 @@
-"""How long a kernel's machine code will be, before a line of it is written: compile time follows from it."""
+"""What a kernel's code will hold and what it will execute, counted before a line of it is written."""
 from functools import cache
+
+import numpy as np
 
 from znn.codegen.plan import OUT, A, B
 
@@ -8,7 +10,15 @@ STORE = 4     # to finish and store a sum: what is there already, bias, activati
 
 
 def instructions(plan, native):
-    """About how many instructions a plan makes, over all copies of the code for shorter blocks.
+    """About how many instructions a plan makes, over all copies of the code for shorter blocks; int.
+
+    Compile time follows from it.
+    """
+    return int(counted(plan, native, executed=False) @ (1, 1, 1, STORE, LOOP))
+
+
+def counted(plan, native, executed):
+    """Multiplications, loads of a and of b, and stores, in instructions, and turns of loops, that a plan makes.
 
     A loop whose range is not a multiple of its step makes two copies of what is inside it.  A tile loads each operand
     once for every step of the sum and every place in the output that it depends on; a vector whose lanes are not
@@ -19,10 +29,12 @@ def instructions(plan, native):
     plan : Plan
     native : int
         Lanes of a register.
+    executed : bool
+        Whether what is executed is counted, or what is in the code.
 
     Returns
     -------
-    int
+    ndarray, (5,)
     """
     loops, lanes_from = plan.loops, len(plan.loops) - len(plan.lane_loops)
     summed = [loop.dim in plan.c.reductions for loop in loops]
@@ -49,10 +61,17 @@ def instructions(plan, native):
 
     @cache
     def code(k, sizes):
-        size = STORE * costs[OUT] * vectors(plan.tile, sizes, stored) if k == plan.scope else 0
+        out = np.zeros(5)
+        if k == plan.scope:
+            out[3] = costs[OUT] * vectors(plan.tile, sizes, stored)
         if k < plan.tile:
-            return size + sum(LOOP + code(k + 1, inside) for _, inside in blocks(k, sizes))
-        return size + wide * vectors(k, sizes, every) + sum(costs[t] * vectors(k, sizes, loaded[t]) for t in (A, B))
+            for n, inside in blocks(k, sizes):
+                times = n if executed else 1
+                out += times * code(k + 1, inside)
+                out[4] += times
+        else:
+            out[:3] = (wide * vectors(k, sizes, every), *(costs[t] * vectors(k, sizes, loaded[t]) for t in (A, B)))
+        return out
 
     return code(0, tuple(plan.c.extents.values()))
 

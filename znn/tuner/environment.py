@@ -18,9 +18,10 @@ FORMS = {"flat": (gymnasium.spaces.Box(0, LARGEST, (SIZE,), np.float32), observe
 class TuningEnv(gymnasium.Env):
     """An episode is a problem and so many actions on its schedule.
 
-    The observation is that of `observation.observe`, or the graph of `nestgraph.nest_graph`; action i is ``moves.ACTIONS[i]``; the reward is the gain in share
-    of the peak, 0 for moves of the cursor.  An illegal action changes nothing and costs its step.  An episode is
-    truncated after its steps, and terminated where no action is legal.
+    The observation is that of `observation.observe`, or the graph of `nestgraph.nest_graph`; action i is
+    ``moves.ACTIONS[i]``; the reward is the gain in share of the peak, 0 for moves of the cursor.  An illegal action
+    changes nothing and costs its step.  An episode is truncated after its steps, and terminated where no action is
+    legal.
 
     Parameters
     ----------

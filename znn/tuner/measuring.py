@@ -13,6 +13,7 @@ import contextlib
 import math
 import statistics
 import time
+from dataclasses import replace
 
 import numba
 
@@ -23,10 +24,12 @@ from znn.tuner.peak import peak
 from znn.tuner.pinning import pinned
 from znn.tuner.table import Result, Table
 
-FEWEST, MOST = 5, 40      # rounds
+FEWEST, MOST = 9, 40      # rounds
 REFERENCE_STEPS = 10_000  # of the reference: half a millisecond, in which starting threads does not count
 SHORTEST = 500e-6         # seconds that are timed at once; shorter kernels are run several times
 PEAK_ROUNDS = 51
+GROWTH = 10               # at most, of repeats at once
+HOPELESS, HOPELESS_ROUNDS = 1.3, 3  # times as long as the first, so often: slower for sure
 
 
 class Measurer:
@@ -50,6 +53,9 @@ class Measurer:
     def measure(self, problem, schedule):
         """The result of a schedule, from the table if it is there.
 
+        It is measured in turn with the problem's start, and relative to that: what else the memory is busy with slows
+        both.
+
         Parameters
         ----------
         problem : Problem
@@ -63,7 +69,8 @@ class Measurer:
         """
         known = self.table.get(problem, schedule)
         if known is None:
-            known = self._measure(problem, [schedule], self._spread, self._patience)[0]
+            with _circumstances(problem):
+                known = self._beside_the_start(problem, schedule) if schedule != problem.start else self._start(problem)
             self.table.add(problem, schedule, known)
         return known
 
@@ -74,20 +81,39 @@ class Measurer:
 
     def _measure(self, problem, schedules, spread, patience):
         with _circumstances(problem):
-            results, kernels = [Result()] * len(schedules), {}
-            for i, schedule in enumerate(schedules):
-                try:
-                    kernels[i] = self._on(problem).kernel(schedule)
-                except (IllegalSchedule, Incorrect, RuntimeError) as error:
-                    results[i] = Result(failure=" ".join(str(error).split()))
-            if kernels:
-                reference, rate = self._reference(problem)
-                with pinned(reference[0], numba.get_num_threads()):
-                    shares = rounds(list(kernels.values()), reference, spread, patience)
-                for i, ratios in zip(kernels, shares):
-                    share = statistics.median(ratios) * problem.flops
-                    results[i] = Result(problem.flops / (share * rate), share, relative_error(ratios))
-            return results
+            built = [self._built(problem, schedule) for schedule in schedules]
+            kernels = [kernel for kernel, _ in built if kernel]
+            timed = iter(self._results(problem, kernels, spread, patience) if kernels else ())
+            return [next(timed) if kernel else failed for kernel, failed in built]
+
+    def _built(self, problem, schedule):
+        """Kernel and None, or None and a failed result."""
+        try:
+            return self._on(problem).kernel(schedule), None
+        except (IllegalSchedule, Incorrect, RuntimeError) as error:
+            return None, Result(failure=" ".join(str(error).split()))
+
+    def _results(self, problem, kernels, spread, patience):
+        """Results of kernels, all in turn."""
+        reference, rate = self._reference(problem)
+        with pinned(reference[0], numba.get_num_threads()):
+            found = rounds(kernels, reference, spread, patience)
+        shares = [statistics.median(ratios) * problem.flops for ratios in found]
+        return [Result(problem.flops / (share * rate), share, relative_error(ratios))
+                for share, ratios in zip(shares, found)]
+
+    def _start(self, problem):
+        """The start's result, on which all others depend."""
+        return self._results(problem, [self._on(problem).start], self._spread / 2, 2 * self._patience)[0]
+
+    def _beside_the_start(self, problem, schedule):
+        start = self.measure(problem, problem.start)
+        kernel, failed = self._built(problem, schedule)
+        if failed:
+            return failed
+        old, new = self._results(problem, [self._on(problem).start, kernel], self._spread, self._patience / 2)
+        return replace(new, seconds=start.seconds * new.seconds / old.seconds,
+                       share=start.share * new.share / old.share)
 
     def _on(self, problem):
         """Operands of a problem; those of the last one are kept."""
@@ -117,7 +143,8 @@ def rounds(kernels, reference, spread, patience):
     reference : (callable, int)
         And its operations.
     spread : float
-        Rounds end when the relative standard errors of all medians are below, but not before there are `FEWEST`.
+        Rounds end when the relative standard errors of all medians are below, but not before there are `FEWEST`, unless
+        the second of two kernels is slower for sure.
     patience : float
         Seconds for each kernel, after which they end as well; one kernel alone that takes as long is run once.
 
@@ -129,7 +156,7 @@ def rounds(kernels, reference, spread, patience):
     first = [_timed(kernel) for kernel in kernels]  # warms the caches, too
     if len(kernels) == 1 and first[0] > patience:
         return [[_timed(run) / operations / first[0]]]
-    repeats = [max(1, math.ceil(SHORTEST / seconds)) for seconds in first]
+    repeats = [_repeats(kernel, seconds) for kernel, seconds in zip(kernels, first)]
     ratios, end = [[] for _ in kernels], time.perf_counter() + patience * len(kernels)
     fewest = 1 if max(first) > patience else FEWEST
     while True:
@@ -139,9 +166,24 @@ def rounds(kernels, reference, spread, patience):
             seconds = _timed(kernel, times) / times
             found.append(_timed(run) / operations / seconds)
         done = len(ratios[0])
+        if done >= min(fewest, HOPELESS_ROUNDS) and len(kernels) == 2 and _hopeless(*ratios):
+            return ratios
         if done >= fewest and (done >= MOST or time.perf_counter() > end
                                or max(map(relative_error, ratios)) < spread):
             return ratios
+
+
+def _repeats(kernel, seconds):
+    """How often a kernel runs in about `SHORTEST`; starting threads takes longer than some kernels."""
+    times = max(1, math.ceil(SHORTEST / seconds))
+    while times > 1 and (took := _timed(kernel, times)) < SHORTEST / 2:
+        times = math.ceil(times * min(SHORTEST / took, GROWTH))
+    return times
+
+
+def _hopeless(first, second):
+    """Whether the second of two kernels was so much slower in every round that more of them are not worth it."""
+    return all(HOPELESS * there < here for here, there in zip(first, second))
 
 
 def relative_error(values):

@@ -11,6 +11,7 @@ import numpy as np
 
 from znn.codegen.plan import OUT, A, B
 from znn.loops.schedule import MARKS
+from znn.tuner.estimate import ESTIMATES, estimates
 from znn.tuner.problem import MAX_LOOPS
 from znn.tuner.processor import caches
 
@@ -27,7 +28,7 @@ FEATURES = ("cursor", "steps", "step", "range", "tail", "reduction", *("/".join(
             *(f"stride {t} {i}" for t in ("out", "a", "b") for i in range(BINS)))
 CIRCUMSTANCES = ("lanes", "registers", "l1", "l2", "l3", "threads", "itemsize", "packed no", "packed before",
                  "packed inside", "accumulate", "bias", "activation", "own tasks", "calls")
-SIZE = MAX_LOOPS * (len(FEATURES) + 1) + len(CIRCUMSTANCES)
+SIZE = MAX_LOOPS * (len(FEATURES) + 1) + len(CIRCUMSTANCES) + len(ESTIMATES)
 
 
 def observe(state):
@@ -41,27 +42,30 @@ def observe(state):
     -------
     ndarray, (SIZE,), float32
         The loops (MAX_LOOPS, len(FEATURES)), zero beyond the last one; then for each whether there is one; then the
-        circumstances (len(CIRCUMSTANCES),).  `parts` takes it apart.
+        circumstances (len(CIRCUMSTANCES),) and what is counted of the kernel (len(ESTIMATES),).  `parts` takes it
+        apart.
     """
+    plan = state.problem.plan(state.schedule)
     loops = np.zeros((MAX_LOOPS, len(FEATURES)), np.float32)
     count = len(state.schedule.loops)
-    loops[:count] = loop_rows(state)
+    loops[:count] = loop_rows(state, plan)
     there = np.arange(MAX_LOOPS) < count
-    return np.concatenate([loops.ravel(), there, circumstances(state.problem)]).astype(np.float32)
+    return np.concatenate([loops.ravel(), there, circumstances(state.problem),
+                           estimates(state.problem, plan)]).astype(np.float32)
 
 
 def parts(observation):
-    """Loops (..., MAX_LOOPS, len(FEATURES)), mask (..., MAX_LOOPS) and circumstances of observations, arrays or
-    tensors (..., SIZE)."""
+    """Loops (..., MAX_LOOPS, len(FEATURES)), mask (..., MAX_LOOPS), circumstances and estimates of observations, arrays
+    or tensors (..., SIZE)."""
     loops, there = MAX_LOOPS * len(FEATURES), MAX_LOOPS * (len(FEATURES) + 1)
+    counts = there + len(CIRCUMSTANCES)
     return (observation[..., :loops].reshape(*observation.shape[:-1], MAX_LOOPS, len(FEATURES)),
-            observation[..., loops:there], observation[..., there:])
+            observation[..., loops:there], observation[..., there:counts], observation[..., counts:])
 
 
-def loop_rows(state):
-    """Features of the loops, (loops, len(FEATURES)), float32."""
+def loop_rows(state, plan):
+    """Features of the loops of a state whose schedule's plan this is, (loops, len(FEATURES)), float32."""
     problem, schedule = state.problem, state.schedule
-    plan = problem.plan(schedule)
     contraction, ranges = problem.contraction, schedule.ranges(problem.contraction)
     inside, rows = dict(contraction.extents), []
     pack = len(plan.loops) if plan.pack is None else plan.pack

@@ -105,6 +105,18 @@ def test_failures_of_the_compiler_are_results(monkeypatch):
     assert measurer.measure(problem, neighbours(problem, problem.start)[0]).failure == "LLVM says no"
 
 
+def test_times_are_relative_to_the_starts(monkeypatch):
+    problem, measurer = forward(target.current()), Measurer()
+    others = neighbours(problem, problem.start)[:3]
+    told = iter([[1.0], [2.0, 1.8], [2.0, 2.2], [4.0, 2.0]])
+    monkeypatch.setattr(measuring, "rounds", lambda kernels, *rest: [[share] for share in next(told)][:len(kernels)])
+    shares = [measurer.measure(problem, schedule).share for schedule in others]
+    start = measurer.table.get(problem, problem.start)
+    assert np.array(shares) / start.share == pytest.approx([0.9, 1.1, 0.5])
+    times = [measurer.measure(problem, schedule).seconds for schedule in others]
+    assert start.seconds / np.array(times) == pytest.approx([0.9, 1.1, 0.5])
+
+
 def test_winners_are_measured_again_in_turn_and_not_kept():
     problem, measurer = forward(target.current()), Measurer(patience=0.01)
     schedules = [problem.start, *neighbours(problem, problem.start)[:2]]
@@ -144,6 +156,14 @@ def repeated(value):
         yield value
 
 
+def test_rounds_end_when_the_second_kernel_is_slower_for_sure(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(measuring, "time", clock)
+    fast, slow, reference = (clock.kernel(repeated(s)) for s in (1e-3, 2e-3, 1e-4))
+    assert [len(r) for r in measuring.rounds([fast, slow], (reference, 1), 0.0, 1.0)] == [measuring.HOPELESS_ROUNDS] * 2
+    assert len(measuring.rounds([slow, fast], (reference, 1), 0.0, 1.0)[0]) > measuring.HOPELESS_ROUNDS
+
+
 def test_drift_of_the_clock_cancels(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(measuring, "time", clock)
@@ -179,7 +199,7 @@ def test_short_kernels_run_several_times_at_once(monkeypatch):
         clock.now += 1e-5 * times
 
     measuring.rounds([short], (clock.kernel(repeated(1e-4)), 1), 0.01, 0.5)
-    assert calls == [1] + measuring.FEWEST * [round(measuring.SHORTEST / 1e-5)]
+    assert calls == [1] + (1 + measuring.FEWEST) * [round(measuring.SHORTEST / 1e-5)]
 
 
 def test_relative_error_of_normal_values():

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("gymnasium", reason="gymnasium is not there: it comes with the extra 'tune'")
 
-from tests.znn.tuner.problems import forward, problems, walk  # noqa: E402
-from tests.znn.tuner.test_observation import another  # noqa: E402
-from znn.tuner.environment import TuningEnv  # noqa: E402
-from znn.tuner.moves import ACTIONS, State, act, mask  # noqa: E402
-from znn.tuner.nestgraph import EDGES, NODES, SPACE, nest_graph  # noqa: E402
-from znn.tuner.table import Result  # noqa: E402
+from tests.znn.tuner.problems import forward, problems, walk
+from tests.znn.tuner.test_observation import another
+from znn.tuner.environment import TuningEnv
+from znn.tuner.moves import ACTIONS, State, act, mask
+from znn.tuner.nestgraph import EDGES, NODES, SPACE, nest_graph
+from znn.tuner.table import Result
 
 
 def links(graph, kind):

@@ -48,7 +48,7 @@ def test_every_action_changes_what_is_seen(problem, seed):
 def test_size_and_padding(problem, seed):
     *_, state = walk(problem, random.Random(seed), 5)
     seen = observe(state)
-    loops, there, circumstances = parts(seen)
+    loops, there, circumstances, _ = parts(seen)
     count = len(state.schedule.loops)
     assert seen.shape == (SIZE,) and seen.dtype == np.float32 and np.isfinite(seen).all()
     assert there.tolist() == [1] * count + [0] * (MAX_LOOPS - count)
@@ -59,7 +59,7 @@ def test_size_and_padding(problem, seed):
 def test_a_nest_read_by_hand():
     problem = forward(extent=(2, 5, 21), channels=(6, 8))
     text = "z:1 parallel, y:1 parallel, x:16, co:4, ci:1, ky:1, kx:1 unroll, co:1 unroll, x:1 vector"
-    loops, _, _ = parts(observe(State(problem, Schedule.parse(text), 3)))
+    loops, *_ = parts(observe(State(problem, Schedule.parse(text), 3)))
     x, co, ci, last = loops[2], loops[3], loops[4], loops[8]
     read = lambda row, name: row[PLACE[name]]  # noqa: E731
     assert [read(co, name) * 16 for name in ("steps", "step", "range")] == [1, 2, 3]

@@ -7,27 +7,31 @@ the same dimension and on what lies within it.
 import torch
 from torch import nn
 
+from znn.tuner.estimate import ESTIMATES
 from znn.tuner.moves import ACTIONS
 from znn.tuner.observation import CIRCUMSTANCES, FEATURES, parts
 from znn.tuner.problem import MAX_LOOPS
 
 WIDTH, HEADS, LAYERS = 48, 4, 1
+SHARP = 8.0
 CURSOR = FEATURES.index("cursor")
 
 
 class Reader(nn.Module):
-    """Observations (n, observation.SIZE) to features (n, 3 * width): the loop at the cursor, sum and largest."""
+    """Observations (n, observation.SIZE) to features (n, 4 * width): the loop at the cursor, sum and largest, and what
+    is counted."""
 
     def __init__(self, width=WIDTH, heads=HEADS, layers=LAYERS):
         super().__init__()
-        self.size = 3 * width
+        self.size = 4 * width
+        self.counts = nn.Sequential(nn.Linear(len(ESTIMATES), width), nn.ReLU(), nn.Linear(width, width))
         self.token = nn.Linear(len(FEATURES) + len(CIRCUMSTANCES), width)
         self.outside, self.inside = (nn.Parameter(0.1 * torch.randn(MAX_LOOPS, width)) for _ in range(2))
         layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.attend = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
 
     def forward(self, observation):
-        loops, there, circumstances = parts(observation)
+        loops, there, circumstances, counts = parts(observation)
         there = there > 0.5
         count = there.sum(1)
         place = torch.arange(MAX_LOOPS, device=loops.device)
@@ -38,7 +42,7 @@ class Reader(nn.Module):
         at = (tokens * loops[..., CURSOR:CURSOR + 1]).sum(1)
         total = tokens.sum(1) / MAX_LOOPS ** 0.5  # what loops repeat multiplies: logs add up
         largest = tokens.masked_fill(~there[..., None], -torch.inf).amax(1)
-        return torch.cat([at, total, largest], 1)
+        return torch.cat([at, total, largest, self.counts(SHARP * counts)], 1)
 
 
 class Judge(nn.Module):

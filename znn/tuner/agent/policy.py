@@ -1,8 +1,7 @@
-"""The policy: its actor walks from the start schedule by actions that it learned, its judges say which schedule is best.
+"""The policy: its actor walks by actions that it learned, its judges say which of the schedules on the way is best.
 
-Alone, it measures nothing (`best`).  As a search (`policy`) what the judges think best is timed; after every timing what
-was learned of the problem at hand corrects them (`Correction`), and what lies around the best becomes known to choose
-from.
+Alone, it measures nothing (`best`).  As a search (`policy`) what the judges think best is timed; after every timing
+what was learned of the problem at hand corrects them (`Correction`), and there is more to choose from around the best.
 """
 import functools
 import math
@@ -148,7 +147,7 @@ class Pool:
         return self._judgements[self._number[schedule]] - self._judgements[0] if schedule is not None else 0.0
 
     def promising(self, times):
-        """Of what is neither timed nor the start the best by judgement, corrected by what was timed; None if none is left."""
+        """The best by judgement, corrected by what was timed, of what is not timed and not the start; None of none."""
         left = np.ones(len(self._number), bool)
         left[[0, *(self._number[schedule] for schedule in times if schedule in self._number)]] = False
         if not left.any():
