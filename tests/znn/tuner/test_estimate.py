@@ -42,7 +42,7 @@ def test_a_nest_counted_by_hand():
 
 
 def test_what_fits_a_cache_comes_once():
-    problem, plan = plan_of("z:1 parallel, y:1 parallel, co:1, ci:1, ky:1, kx:1, x:1 vector", extent=(1, 4, 32),
+    _, plan = plan_of("z:1 parallel, y:1 parallel, co:1, ci:1, ky:1, kx:1, x:1 vector", extent=(1, 4, 32),
                             channels=(2, 3))
     touched = [footprint(plan, k, 4) for k in range(len(plan.loops) + 1)]
     assert traffic(plan, touched, 1 << 30) == touched[0]
