@@ -96,7 +96,8 @@ class Nest:
         if self.loops[k].dim in self.reductions and steps < self.plan.counts[k]:
             # a short block has no such steps, but there is a private copy of the output for them: it becomes zero
             copy = self._step(place.at[OUT], digits[k], self.plan.advance[OUT][k])
-            empty = self._moved(place, k, 0, self.loops[k].step)  # what is packed before the sum must be there
+            there = min(self.loops[k].step, place.sizes[self.loops[k].dim])
+            empty = self._moved(place, k, 0, there)  # what is packed before the sum must be there
             empty = replace(empty, at=[copy, *empty.at[1:]], counts=(*place.counts, I1(0)))
             self.e.when(self.e.b.icmp_signed(">=", digits[k], I64(steps)), [],
                         lambda: self._parallel(k + 1, empty, digits) or [])

@@ -1,4 +1,8 @@
 """Generated kernels against the interpreter."""
+import ctypes
+import mmap
+import os
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -77,3 +81,25 @@ def test_private_copies_that_a_short_block_leaves_out_are_zero():
     a, b, out = operands(c, 0)
     found = generated(c, s, a, b, out, target.TARGETS["generic"])  # copies hold NaN before
     np.testing.assert_allclose(found.reshape(3, 17), a.reshape(3, 61) @ b.reshape(61, 17), atol=1e-12)
+
+
+def test_private_copies_that_a_short_block_leaves_out_read_nothing_beyond_the_operands():
+    c = matmul(3, 17, 61)
+    s = Schedule.parse("k:4 parallel, k:2 parallel, m:1, k:1, n:1 vector")
+    a, b, out = operands(c, 0)
+    child = os.fork()
+    if not child:  # a fault must not end the tests
+        found = generated(c, s, a, before_a_wall(b), out, target.TARGETS["generic"], "inside")
+        os._exit(not np.allclose(found.reshape(3, 17), a.reshape(3, 61) @ b.reshape(61, 17), atol=1e-12))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def before_a_wall(array):
+    """A copy that ends where memory may not be read any more."""
+    pages = -(-array.nbytes // mmap.PAGESIZE)
+    memory = np.frombuffer(mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE), np.uint8)
+    wall = memory.ctypes.data + pages * mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(wall), mmap.PAGESIZE, 0) == 0
+    out = memory[pages * mmap.PAGESIZE - array.nbytes:][:array.nbytes].view(array.dtype)
+    out[:] = array
+    return out
