@@ -13,7 +13,6 @@ from znn.tuner.observation import CIRCUMSTANCES, FEATURES, parts
 from znn.tuner.problem import MAX_LOOPS
 
 WIDTH, HEADS, LAYERS = 48, 4, 1
-SHARP = 8.0
 CURSOR = FEATURES.index("cursor")
 
 
@@ -42,7 +41,7 @@ class Reader(nn.Module):
         at = (tokens * loops[..., CURSOR:CURSOR + 1]).sum(1)
         total = tokens.sum(1) / MAX_LOOPS ** 0.5  # what loops repeat multiplies: logs add up
         largest = tokens.masked_fill(~there[..., None], -torch.inf).amax(1)
-        return torch.cat([at, total, largest, self.counts(SHARP * counts)], 1)
+        return torch.cat([at, total, largest, self.counts(counts)], 1)
 
 
 class Judge(nn.Module):

@@ -18,7 +18,7 @@ from znn.tuner.observation import observe
 
 WALKS, STEPS = 6, 12  # at once, and actions of a walk
 EXPLORE = 0.25        # part of actions that are any legal one, equally likely
-MARGIN = 0.02         # predicted gain, in log time, below which the start schedule stays
+MARGIN = 0.04         # predicted gain, in log time, below which the start schedule stays
 AHEAD = 2             # schedules by judgement whose neighbours are looked at before anything is timed
 TRUST = 0.1           # standard deviation, in log time, of what the judges do not know of a problem
 NOISE = 0.03          # of a timing, in log time
