@@ -5,7 +5,8 @@ directly.  Arrays are (n, channels, z, y, x), contiguous, float32 or float64; we
 """
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
-from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
+from znn.loops.contraction import row_major
+from znn.loops.convolution import conv_backward_data, conv_backward_weights, conv_forward
 from znn.runtime import arena, default, driver, pointwise, switches, winograd, winograd_weights
 from znn.runtime.database import follows_schedules
 from znn.runtime.request import Request
