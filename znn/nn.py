@@ -9,7 +9,6 @@ import copy
 import math
 import operator
 from collections.abc import Iterable
-from numbers import Real
 
 import torch
 from torch import nn
@@ -20,6 +19,7 @@ from znn.runtime import arena
 from znn.runtime import conv as conv_kernels
 from znn.runtime import dropout as dropout_kernels
 from znn.runtime import pool as pool_kernels
+from znn.runtime.arrays import check_activation
 from znn.runtime.layer import PASSES, Layer
 
 _engine = "znn"
@@ -183,7 +183,7 @@ def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None, plus=()):
         the kernel reaches, or the convolutions that are added have different shapes.
     """
     terms = [(x, weight, triple(dilation)), *((x2, w2, triple(d2)) for x2, w2, d2 in plus)]
-    _check_activation(activation)
+    check_activation(activation)
     for number, (x1, w1, d1) in enumerate(terms):
         _check("convolution", x1, w1.shape[1], w1.shape[2:], d1)
         _check_parameters(x1, w1, None if number else bias)
@@ -196,14 +196,6 @@ def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None, plus=()):
     if activation is None:
         return y
     return F.relu(y) if activation == "relu" else activation[0] * torch.tanh(activation[1] * y)
-
-
-def _check_activation(kind):
-    """Raise ValueError for what is no activation of a kernel."""
-    pair = isinstance(kind, tuple) and len(kind) == 2 and all(isinstance(v, Real) for v in kind)
-    if not (pair or kind is None or kind == "relu"):
-        raise ValueError(f'activation must be None, "relu", or a tuple of two numbers (a, b) for a tanh(b s), '
-                         f"found {kind!r}")
 
 
 def _check_sum(terms):

@@ -21,7 +21,7 @@ def conv_forward(n, ci, co, kernel, extent, dilation=(1, 1, 1), stride=(1, 1, 1)
     With `columns` (first, end), only those columns (last axis) of y, whose extent stays `extent`.
     """
     _positive("conv_forward", n=n, ci=ci, co=co)
-    _positive_zyx("conv_forward", kernel=kernel, extent=extent, dilation=dilation, stride=stride)
+    positive_zyx("conv_forward", kernel=kernel, extent=extent, dilation=dilation, stride=stride)
     size = [s * (e - 1) + d * (k - 1) + 1 for s, e, d, k in zip(stride, extent, dilation, kernel)]
     xs, ys, ws = row_major((n, ci, *size)), row_major((n, co, *extent)), row_major((co, ci, *kernel))
     first, end = _part("conv_forward", "columns", columns, extent[2])
@@ -46,7 +46,7 @@ def conv_backward_data(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strides=
     """
     name = "conv_backward_data"
     _positive(name, n=n, ci=ci, co=co)
-    _positive_zyx(name, kernel=kernel, extent=extent, dilation=dilation)
+    positive_zyx(name, kernel=kernel, extent=extent, dilation=dilation)
     reach = [d * (k - 1) for d, k in zip(dilation, kernel)]
     held = [e - r for e, r in zip(extent, reach)]
     if min(held) < 1:
@@ -79,7 +79,7 @@ def conv_backward_weights(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strid
     """
     name = "conv_backward_weights"
     _positive(name, n=n, ci=ci, co=co)
-    _positive_zyx(name, kernel=kernel, extent=extent, dilation=dilation)
+    positive_zyx(name, kernel=kernel, extent=extent, dilation=dilation)
     _at_least(name, 0, "it is an element of an array", g_start=g_start)
     size = [e + d * (k - 1) for e, d, k in zip(extent, dilation, kernel)]
     xs, ws = row_major((n, ci, *size)), row_major((co, ci, *kernel))
@@ -168,7 +168,7 @@ def _positive(name, **numbers):
             raise ValueError(f"{name}: {what} must be a positive whole number, found {value!r}")
 
 
-def _positive_zyx(name, **triples):
+def positive_zyx(name, **triples):
     """Raise ValueError unless each is three positive whole numbers."""
     for what, value in triples.items():
         if not _numbers(value, 3) or min(value) < 1:
