@@ -6,6 +6,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from conf.entry import RUN_CONFIG, ConfigError, configuration
+from znn.pipeline.lock import LOCK
 
 # What the weights so far depend on; the rest (steps, minutes, rates, folders, engine) may be given anew.
 FROZEN = ("experiment", "seed", "stages.*.model", "stages.*.start_from_previous", "stages.*.trainer.optimiser.name",
@@ -25,10 +26,12 @@ def store(settings, folder):
 
 
 def take_back(folder):
-    """Remove the folder of a run that holds nothing but its settings, so that a corrected command may use the name."""
-    kept = Path(folder) / f"{RUN_CONFIG}.yaml"
-    if list(Path(folder).iterdir()) == [kept]:
-        kept.unlink()
+    """Remove the folder of a run that holds nothing but its settings and its lock, so that a corrected command may use
+    the name."""
+    kept = [Path(folder) / name for name in (LOCK, f"{RUN_CONFIG}.yaml")]
+    if set(Path(folder).iterdir()) <= set(kept):
+        for path in kept:
+            path.unlink(missing_ok=True)
         Path(folder).rmdir()
 
 

@@ -1,6 +1,7 @@
 """Boundary maps in HDF5 files: what may be written where, the finished file, and inference from a volume to a file."""
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import h5py
@@ -51,6 +52,11 @@ def check_output(path, overwrite=False, inputs=()):
         raise OutputNotWritable(f"{path}: the folder {path.parent} does not exist; make it, or choose another output=")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OutputNotWritable(f"{path}: no permission to write in {path.parent}; choose another output=")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise OutputNotWritable(f"{path}: no file can be made in {path.parent} ({error.strerror}); choose another "
+                                "output=") from error
 
 
 def check_space(path, stages, itemsize):
@@ -66,8 +72,8 @@ def check_space(path, stages, itemsize):
     need = max(0, maps - held_bytes) + stages[-1].region.size * itemsize
     free = shutil.disk_usage(Path(path).parent).free
     if need > free:
-        raise OutputNotWritable(f"{path}: needs {need / GB:.2f} GB of disk for the maps of {len(stages)} stage(s) and "
-                                f"the finished file, found {free / GB:.2f} GB free; make space, or choose another "
+        raise OutputNotWritable(f"{path}: needs {need / GB:.3g} GB of disk for the maps of {len(stages)} stage(s) and "
+                                f"the finished file, found {free / GB:.3g} GB free; make space, or choose another "
                                 "output=")
 
 
