@@ -1,11 +1,11 @@
 """The configuration that a run keeps in its folder, and what of it may change when the run goes on."""
-import os
 from dataclasses import asdict
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from conf.entry import RUN_CONFIG, ConfigError, configuration
+from data.files import replacing
 from znn.pipeline.lock import LOCK
 
 # What the weights so far depend on; the rest (steps, minutes, rates, folders, engine) may be given anew.
@@ -20,9 +20,8 @@ defaults: [train_schema, _self_]
 def store(settings, folder):
     """Write the settings into the folder of their run, as a configuration that Hydra composes from."""
     path = Path(folder) / f"{RUN_CONFIG}.yaml"
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(HEADER + OmegaConf.to_yaml(OmegaConf.create(asdict(settings) | {"resume": None})))
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        partial.write_text(HEADER + OmegaConf.to_yaml(OmegaConf.create(asdict(settings) | {"resume": None})))
 
 
 def take_back(folder):

@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from data.files import replacing
 from data.roi import Roi, blocks
 from data.volume import Volume
 from data.writing import CHUNK
@@ -139,18 +140,12 @@ def write_map(path, dataset, volume, uint8=False, attributes=None):
     attributes : dict, optional
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
-        with h5py.File(temporary, "w") as file:
+        with replacing(path, durable=True) as temporary, h5py.File(temporary, "w") as file:
             _fill(file, dataset, volume, uint8).attrs.update(_attributes(volume, uint8) | dict(attributes or {}))
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except (OSError, RuntimeError, TypeError) as error:  # h5py raises all three
         raise OutputNotWritable(f"{path}: cannot write {dataset} here ({error}); check that the folder may be "
                                 "written to and has space") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _fill(file, dataset, volume, uint8):
