@@ -13,7 +13,7 @@ from conf.entry import command
 from data import Standardisation, Volume, standardised
 from znn.pipeline import engine
 from znn.pipeline.checkpoint import load_stages
-from znn.pipeline.errors import Interrupted
+from znn.pipeline.errors import Interrupted, NonFiniteMap
 from znn.pipeline.interruption import watched
 from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.meter import Meter
@@ -51,7 +51,8 @@ def main(settings):
     digest = sha256(settings.checkpoint)
     budget = block_budget(stages, settings)
     work = plan(stages, image, region, budget)
-    with stoppable(settings.output), Meter(sum(stage.region.size for stage in work)) as meter:
+    voxels = sum(stage.region.size for stage in work)
+    with stoppable(settings.output), of_checkpoint(settings.checkpoint), Meter(voxels) as meter:
         result = infer_to_file(
             stages, image, settings.output, origin(raw, settings, digest), inputs=inputs,
             dataset=settings.output_dataset, attributes=provenance(raw, settings, meta, stages, digest), region=region,
@@ -73,6 +74,15 @@ def stoppable(output):
             raise Interrupted(f"{request}; {rest if kept.exists() else 'nothing was written'}") from None
         finally:
             hook.remove()
+
+
+@contextlib.contextmanager
+def of_checkpoint(path):
+    """Name the file whose weights made a map that is not finite."""
+    try:
+        yield
+    except NonFiniteMap as error:
+        raise NonFiniteMap(f"{path}: {error}") from error
 
 
 def summarise(result, meter, settings, seconds):

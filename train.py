@@ -3,6 +3,8 @@
 python train.py experiment=isbi2012_recursive data.root=../shared/em
 python train.py resume=runs/isbi2012_recursive
 """
+import contextlib
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from conf.stored import check_unchanged, store, take_back
 from znn.pipeline import engine
 from znn.pipeline.errors import Interrupted, OutputExists, OutputNotWritable
 from znn.pipeline.interruption import watched
+from znn.pipeline.lock import locked
 from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.monitor import Monitor
 from znn.pipeline.prediction import check_finite
@@ -36,9 +39,9 @@ def main(settings):
         check_finite(stack.raw)
     run = Recursion(folder, settings.stages, settings.data, stacks, models.build, models.transfer,
                     settings.seed, asdict(settings), settings.memory_budget_gb * GB)
-    with watched() as interruption:
+    with watched() as interruption, contextlib.ExitStack() as held:
         monitor = Monitor(interruption, tensorboard=settings.tensorboard)
-        prepare(folder, settings)
+        prepare(folder, settings, held)
         try:
             final = run.run(monitor, resume=bool(settings.resume))
         except Interrupted as request:
@@ -56,10 +59,13 @@ def main(settings):
           f"peak memory {peak_memory() / GB:.2f} GB")
 
 
-def prepare(folder, settings):
-    """Make the folder of a run and put its settings there."""
+def prepare(folder, settings, held):
+    """Make the folder of a run, lock it as long as `held`, an ExitStack, is open, and put the settings there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        warning = held.enter_context(locked(folder))
+        if warning:
+            print(f"warning: {warning}", file=sys.stderr)
         store(settings, folder)
     except OSError as error:
         raise OutputNotWritable(f"{folder}: cannot write the run there ({error.strerror}); choose another place "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from znn.pipeline.errors import not_negative
 from znn.pipeline.pairing import EvaluationSettings
 from znn.pipeline.prediction import InferenceSettings
 from znn.pipeline.recursion import Model, StageSettings
@@ -69,6 +70,9 @@ class Evaluate(EvaluationSettings):
     output: str = MISSING
     overlay_sections: int = 3
     overwrite: bool = False
+
+    def __post_init__(self):
+        not_negative("overlay_sections", self.overlay_sections)
 
 
 @dataclass

@@ -1,11 +1,12 @@
 """The configuration that a run keeps in its folder, and what of it may change when the run goes on."""
-import os
 from dataclasses import asdict
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from conf.entry import RUN_CONFIG, ConfigError, configuration
+from data.files import replacing
+from znn.pipeline.lock import LOCK
 
 # What the weights so far depend on; the rest (steps, minutes, rates, folders, engine) may be given anew.
 FROZEN = ("experiment", "seed", "stages.*.model", "stages.*.start_from_previous", "stages.*.trainer.optimiser.name",
@@ -19,16 +20,17 @@ defaults: [train_schema, _self_]
 def store(settings, folder):
     """Write the settings into the folder of their run, as a configuration that Hydra composes from."""
     path = Path(folder) / f"{RUN_CONFIG}.yaml"
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(HEADER + OmegaConf.to_yaml(OmegaConf.create(asdict(settings) | {"resume": None})))
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        partial.write_text(HEADER + OmegaConf.to_yaml(OmegaConf.create(asdict(settings) | {"resume": None})))
 
 
 def take_back(folder):
-    """Remove the folder of a run that holds nothing but its settings, so that a corrected command may use the name."""
-    kept = Path(folder) / f"{RUN_CONFIG}.yaml"
-    if list(Path(folder).iterdir()) == [kept]:
-        kept.unlink()
+    """Remove the folder of a run that holds nothing but its settings and its lock, so that a corrected command may use
+    the name."""
+    kept = [Path(folder) / name for name in (LOCK, f"{RUN_CONFIG}.yaml")]
+    if set(Path(folder).iterdir()) <= set(kept):
+        for path in kept:
+            path.unlink(missing_ok=True)
         Path(folder).rmdir()
 
 

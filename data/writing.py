@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 
 from data.errors import NotWritable
+from data.files import replacing
 
 CHUNK = (8, 256, 256)
 
@@ -29,9 +30,8 @@ def write_volume(path, datasets, resolution_zyx, offset_zyx=(0.0, 0.0, 0.0), att
     NotWritable
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with h5py.File(partial, "w") as file:
+        with replacing(path) as partial, h5py.File(partial, "w") as file:
             file.attrs.update(attributes or {})
             for name, (array, own) in datasets.items():
                 array = np.asarray(array)
@@ -39,11 +39,7 @@ def write_volume(path, datasets, resolution_zyx, offset_zyx=(0.0, 0.0, 0.0), att
                 item = file.create_dataset(name, data=array, chunks=chunks, compression="gzip", compression_opts=3)
                 item.attrs.update({"resolution": np.asarray(resolution_zyx, float),
                                    "offset": np.asarray(offset_zyx, float), "axes": "zyx"} | own)
-        os.replace(partial, path)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
         raise NotWritable(f"{path}: cannot write here ({reason}); check that the folder {path.absolute().parent} "
                           "exists, may be written to, and has space") from error
-    finally:
-        if partial.exists():
-            partial.unlink()

@@ -3,8 +3,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
+
+settings.register_profile("no deadline", deadline=None)  # other programs may hold the machine for a while
+settings.load_profile("no deadline")
 
 
 def em_file(name):

@@ -125,6 +125,18 @@ def test_another_resolution_is_warned_about(folder, monkeypatch, capsys):
     assert "voxels of 40 x 4 x 3.5 nm (z, y, x), the network was trained at 50 x 4 x 4 nm" in capsys.readouterr().err
 
 
+def test_weights_that_give_no_numbers_are_named(folder, monkeypatch):
+    write_checkpoint(build=BUILDERS | {"FLAT": not_a_number})
+    with pytest.raises(SystemExit, match=r"error: final.safetensors: stage 'flat', block .* found NaN or infinity"):
+        command(monkeypatch)
+
+
+def test_a_volume_of_floats_is_read_with_a_bar(folder, monkeypatch, capsys):
+    raw(np.ones(SHAPE, np.float32), resolution=RESOLUTION)
+    command(monkeypatch)
+    assert "looking for NaN in stack.h5:volumes/raw" in capsys.readouterr().err
+
+
 def raw(values, **attributes):
     with h5py.File("stack.h5", "w") as file:
         file["volumes/raw"] = values
@@ -135,6 +147,13 @@ def with_nan():
     values = np.ones(SHAPE, np.float32)
     values[6, 60, 82] = np.nan
     return values
+
+
+def not_a_number(options):
+    network = BUILDERS["FLAT"](options)
+    for parameter in network.parameters():
+        parameter.data.fill_(np.nan)
+    return network
 
 
 def other_weights():

@@ -16,6 +16,7 @@ import train
 from data.phantom import write_phantom
 from znn.pipeline.checkpoint import load, load_stages
 from znn.pipeline.errors import PipelineError
+from znn.pipeline.lock import locked
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 300
@@ -88,6 +89,16 @@ def test_the_name_of_a_run_that_failed_before_its_first_step_is_free_again(folde
         broken.setattr("znn.pipeline.recursion.Recursion.run", fail)
         run(broken, f"resume={folder}/run")
     assert (folder / "run" / "config.yaml").is_file() and (folder / "run" / "final.safetensors").is_file()
+
+
+def test_two_processes_do_not_work_on_one_run(folder, monkeypatch):
+    steps = [f"stages.{stage}.trainer.steps=1" for stage in ("vd2d", "vd2d3d")]
+    run(monkeypatch, *settings(folder, *steps))
+    before = (folder / "run" / "config.yaml").read_bytes()
+    with locked(folder / "run"), pytest.raises(SystemExit, match="run: another process works on this run"):
+        run(monkeypatch, f"resume={folder}/run", "stages.vd2d3d.trainer.steps=2")
+    assert (folder / "run" / "config.yaml").read_bytes() == before
+    assert not (folder / "run" / ".lock").exists()
 
 
 def fail(*_, **__):

@@ -6,20 +6,21 @@ Pooling never strides: `MaxFilter3d` slides its window over every voxel, and wha
 ("filter rarefaction"), which gives a dense output with the weights of the strided network.
 """
 import copy
+import functools
 import math
 import operator
 from collections.abc import Iterable
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from znn.runtime import arena
 from znn.runtime import conv as conv_kernels
 from znn.runtime import dropout as dropout_kernels
 from znn.runtime import pool as pool_kernels
+from znn.runtime.arrays import check_activation
 from znn.runtime.layer import PASSES, Layer
 
 _engine = "znn"
@@ -66,6 +67,34 @@ def _ours(x):
     return _engine == "znn" and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
 
 
+class _First(torch.autograd.Function):
+    """A gradient as it is, which depends on what follows it in a way that is not computed."""
+
+    @staticmethod
+    def forward(ctx, grad, *of):
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError('znn computes first derivatives of convolutions and max filters, found a derivative of one: '
+                           'let PyTorch compute the network, by znn.use_engine("torch") before its forward pass, or '
+                           'engine=torch for a command')
+
+
+def _once(backward):
+    """A backward pass whose own gradient is refused, where torch's `once_differentiable` may take it for zero."""
+    @functools.wraps(backward)
+    def first(ctx, grad):
+        with torch.no_grad():
+            found = backward(ctx, grad)
+        if not torch.is_grad_enabled():  # as in any backward pass but one with create_graph=True
+            return found
+        of = [t for t in (grad, *ctx.saved_tensors) if t.requires_grad]
+        return tuple(g if g is None else _First.apply(g, *of) for g in found)
+
+    return first
+
+
 class _Convolution(torch.autograd.Function):
     """The sum of convolutions, bias and activation in one pass forward; the activation's gradient is part of backward.
 
@@ -89,7 +118,7 @@ class _Convolution(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx, grad):
         saved = [t.numpy() for t in ctx.saved_tensors]
         y = saved.pop() if ctx.activation is not None else None
@@ -115,7 +144,7 @@ class _Maximum(torch.autograd.Function):
         return torch.from_numpy(y)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx, grad):
         places, = ctx.saved_tensors
         dx = pool_kernels.max_filter_gradient(ctx.shape, places.numpy(), grad.contiguous().numpy(), ctx.window,
@@ -138,6 +167,9 @@ class _Dropout(torch.autograd.Function):
 
 def _check(what, x, channels, kernel, dilation):
     """Raise ValueError when a layer cannot take this input."""
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{what} expects a torch.Tensor (N, {channels or 'C'}, Z, Y, X), found {type(x).__name__}: "
+                         "convert an array by torch.from_numpy")
     if x.dim() != 5 or (channels and x.shape[1] != channels):
         raise ValueError(f"{what} expects (N, {channels or 'C'}, Z, Y, X), found {tuple(x.shape)}")
     need = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation))
@@ -148,8 +180,18 @@ def _check(what, x, channels, kernel, dilation):
                          "give the network an input no smaller than its field of view")
 
 
+def _check_weight(weight):
+    """Raise ValueError for what are no weights of a convolution."""
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 5 or not weight.numel():
+        found = tuple(weight.shape) if isinstance(weight, torch.Tensor) else type(weight).__name__
+        raise ValueError(f"convolution expects weight as a torch.Tensor (out, in, kz, ky, kx), none of them 0, found "
+                         f"{found}: a 2D kernel has kz = 1, as by weight.unsqueeze(2)")
+
+
 def _check_parameters(x, weight, bias):
     """Raise ValueError when weights or bias are not of x's kind: kernels trust addresses."""
+    if not x.is_floating_point():
+        raise ValueError(f"convolution expects an input of a floating type, found {x.dtype}: convert it by x.float()")
     for name, t in (("weight", weight), ("bias", bias)):
         if t is not None and (t.dtype, t.device) != (x.dtype, x.device):
             raise ValueError(f"convolution expects {name} like its input, {x.dtype} on {x.device}, found {t.dtype} on "
@@ -182,9 +224,13 @@ def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None, plus=()):
         When channels, types or devices do not fit, dilation or activation are not as above, an input is smaller than
         the kernel reaches, or the convolutions that are added have different shapes.
     """
+    if any(len(term) != 3 for term in plus):
+        raise ValueError(f"plus expects triples (x, weight, dilation), found {[len(term) for term in plus]} "
+                         "values: give a dilation of 1 for none")
     terms = [(x, weight, triple(dilation)), *((x2, w2, triple(d2)) for x2, w2, d2 in plus)]
-    _check_activation(activation)
+    check_activation(activation)
     for number, (x1, w1, d1) in enumerate(terms):
+        _check_weight(w1)
         _check("convolution", x1, w1.shape[1], w1.shape[2:], d1)
         _check_parameters(x1, w1, None if number else bias)
     _check_sum(terms)
@@ -196,14 +242,6 @@ def conv3d(x, weight, bias=None, dilation=(1, 1, 1), activation=None, plus=()):
     if activation is None:
         return y
     return F.relu(y) if activation == "relu" else activation[0] * torch.tanh(activation[1] * y)
-
-
-def _check_activation(kind):
-    """Raise ValueError for what is no activation of a kernel."""
-    pair = isinstance(kind, tuple) and len(kind) == 2 and all(isinstance(v, Real) for v in kind)
-    if not (pair or kind is None or kind == "relu"):
-        raise ValueError(f'activation must be None, "relu", or a tuple of two numbers (a, b) for a tanh(b s), '
-                         f"found {kind!r}")
 
 
 def _check_sum(terms):
@@ -218,12 +256,28 @@ def _check_sum(terms):
 
 
 def max_filter3d(x, window, dilation=(1, 1, 1)):
-    """Sliding maximum over a dilated window; the functional form of `MaxFilter3d`."""
+    """Sliding maximum over a dilated window; the functional form of `MaxFilter3d`.
+
+    Parameters
+    ----------
+    x : Tensor, (N, C, Z, Y, X)
+    window, dilation : int or (int, int, int)
+
+    Returns
+    -------
+    Tensor, (N, C, Z - dilation_z (window_z - 1), Y - ..., X - ...)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above, or x is smaller than the window reaches.
+    """
+    window, dilation = triple(window), triple(dilation)
     _check("max filter", x, None, window, dilation)
     if not _ours(x):
-        return F.max_pool3d(x, tuple(window), stride=1, dilation=tuple(dilation))
+        return F.max_pool3d(x, window, stride=1, dilation=dilation)
     if x.requires_grad and torch.is_grad_enabled():
-        return _Maximum.apply(x, tuple(window), tuple(dilation))
+        return _Maximum.apply(x, window, dilation)
     return torch.from_numpy(pool_kernels.max_filter(x.detach().contiguous().numpy(), window, dilation))
 
 
@@ -247,13 +301,18 @@ def dropout(x, p=0.5, training=True):
     ValueError
         If `p` is not a probability.
     """
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout expects a probability between 0 and 1, found {p!r}")
+    _check_probability(p)
     if not training or p == 0:
         return x
     if not _ours(x):
         return F.dropout(x, p)
     return _Dropout.apply(x, torch.randint(2**63 - 1, ()).item(), p)
+
+
+def _check_probability(p):
+    """Raise ValueError for what is no probability."""
+    if not isinstance(p, Real) or not 0 <= p <= 1:
+        raise ValueError(f"dropout expects a probability between 0 and 1, found {p!r}")
 
 
 class ReLU(nn.ReLU):
@@ -267,6 +326,7 @@ class Tanh(nn.Module):
 
     def __init__(self, a=1.7159, b=0.6666):
         super().__init__()
+        check_activation((a, b))
         self.a, self.b = a, b
 
     def forward(self, x):
@@ -297,24 +357,33 @@ class Conv3d(nn.Module):
     Raises
     ------
     ValueError
-        If the kernel or dilation is not as above, or the activation is another.
+        If an argument is not as above.
     """
 
     def __init__(self, in_channels, out_channels, kernel, dilation=1, bias=True, activation=None):
         super().__init__()
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"Conv3d expects {name} as a positive integer, found {value!r}")
+        if not isinstance(bias, bool):
+            raise ValueError(f"Conv3d expects bias as True or False, found {bias!r}: set its values afterwards, in "
+                             "layer.bias")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel, self.dilation = triple(kernel), triple(dilation)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *self.kernel))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         if activation is not None and not isinstance(activation, (ReLU, Tanh)):
-            raise ValueError(f"Conv3d computes znn.nn.ReLU and znn.nn.Tanh itself, found {activation!r}: make it the "
-                             "next module")
+            raise ValueError("Conv3d computes znn.nn.ReLU() and znn.nn.Tanh() itself, found "
+                             f"{activation!r}: give one of these, or make another the next module")
         self.activation = activation
         initialise(self, "msra")
 
     def forward(self, x, *others):
         """The layer's output; `others` are (layer, input) whose convolutions are added before this one's activation."""
         bias = self.bias
+        if not all(isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Conv3d) for term in others):
+            raise ValueError("a convolution adds others that are given as (layer, input), each layer a znn.nn.Conv3d, "
+                             f"found {', '.join(type(term).__name__ for term in others)}")
         for layer, _ in others:
             if layer.activation is not None:
                 raise ValueError("a convolution that is added to another has no activation of its own")
@@ -371,6 +440,10 @@ class MaxFilter3d(nn.Module):
 class Dropout(nn.Dropout):
     """Drop each voxel of each map independently with probability p; kept values are scaled by 1 / (1 - p)."""
 
+    def __init__(self, p=0.5, inplace=False):
+        _check_probability(p)
+        super().__init__(p, inplace)
+
     def forward(self, x):
         return super().forward(x) if self.inplace else dropout(x, self.p, self.training)
 
@@ -385,7 +458,15 @@ def initialise(conv, kind, scale=None):
         "msra": N(0, sqrt(2 / fan_in)), He et al. 2015; "xavier": U(+-sqrt(6 / (fan_in + fan_out))), Glorot and
         Bengio 2010; "standard": U(+-1 / sqrt(fan_in)); "uniform": U(+-scale), scale 0.05 unless given;
         "gaussian": N(0, scale), scale 0.01 unless given; "constant": scale, 0 unless given.
+
+    Raises
+    ------
+    ValueError
+        If `conv` is another module, or `kind` is none of these.
     """
+    if not isinstance(conv, Conv3d):
+        raise ValueError(f"initialise fills a znn.nn.Conv3d, found {type(conv).__name__}: call it for each of "
+                         "a network's")
     volume = math.prod(conv.kernel)
     fan_in, fan_out = conv.in_channels * volume, conv.out_channels * volume
     w = conv.weight

@@ -210,6 +210,64 @@ def test_clear_refusals():
         nn.Conv3d(1, 1, (3, 3))
 
 
+SECOND = {
+    "convolution": lambda x, w: nn.conv3d(x, w).square(),
+    "linear in each": nn.conv3d,  # with a constant gradient for the output: that of x depends on w all the same
+    "max filter": lambda x, w: nn.max_filter3d(x, (1, 2, 2)).square(),
+}
+
+
+@pytest.mark.parametrize("f", SECOND.values(), ids=SECOND)
+def test_second_derivatives_are_refused(f):
+    torch.manual_seed(9)
+    x, w = torch.randn(1, 1, 2, 6, 6, requires_grad=True), torch.randn(2, 1, 1, 3, 3, requires_grad=True)
+    grad, = torch.autograd.grad(f(x, w).sum(), x, create_graph=True)
+    plain, = torch.autograd.grad(f(x, w).sum(), x)
+    assert torch.equal(grad, plain), "the first derivative is there as ever"
+    with pytest.raises(RuntimeError, match=r'computes first derivatives.*by znn.use_engine\("torch"\) before its'):
+        (grad * x).sum().backward()
+    znn.use_engine("torch")
+    grad, = torch.autograd.grad(f(x, w).sum(), x, create_graph=True)
+    (grad * x).sum().backward()
+    assert x.grad.any()
+
+
+@pytest.mark.parametrize("engine", nn.ENGINES)
+@pytest.mark.parametrize("call, message", [
+    (lambda x, w: nn.conv3d(x, w[:, :, 0]), r"weight as a torch.Tensor \(out, in, kz, ky, kx\), none of them 0, found "
+                                            r"\(2, 1, 3, 3\): a 2D kernel has kz = 1, as by weight.unsqueeze\(2\)"),
+    (lambda x, w: nn.conv3d(x, w[:0]), r"none of them 0, found \(0, 1, 1, 3, 3\)"),
+    (lambda x, w: nn.conv3d(x, w.numpy()), "weight as a torch.Tensor .* found ndarray"),
+    (lambda x, w: nn.conv3d(x.numpy(), w), r"convolution expects a torch.Tensor \(N, 1, Z, Y, X\), found ndarray: "
+                                           "convert an array by torch.from_numpy"),
+    (lambda x, w: nn.conv3d(x.int(), w), r"an input of a floating type, found torch.int32: convert it by x.float\(\)"),
+    (lambda x, w: nn.conv3d(x, w, plus=[(x, w)]), r"triples \(x, weight, dilation\), found \[2\] values"),
+    (lambda x, w: nn.max_filter3d(x.numpy(), 2), "max filter expects a torch.Tensor"),
+    (lambda x, w: nn.max_filter3d(x, (1, 2)), "expected a positive integer or three of them"),
+    (lambda x, w: nn.max_filter3d(x, 2, (1, 0, 1)), "expected a positive integer or three of them"),
+    (lambda x, w: nn.Conv3d(1, 2, 1)(x, x), r"given as \(layer, input\), each layer a znn.nn.Conv3d, found Tensor"),
+    (lambda x, w: nn.Conv3d(0, 2, 3), "in_channels as a positive integer, found 0"),
+    (lambda x, w: nn.Conv3d(1, 2.5, 3), "out_channels as a positive integer, found 2.5"),
+    (lambda x, w: nn.Conv3d(1, 2, 3, bias=torch.zeros(2)), "bias as True or False, found tensor"),
+    (lambda x, w: nn.Conv3d(1, 2, 3, activation="relu"), r"znn.nn.ReLU\(\) and znn.nn.Tanh\(\) itself, found 'relu'"),
+    (lambda x, w: nn.Tanh("a"), r"a tuple of two numbers \(a, b\)"),
+    (lambda x, w: nn.Dropout(2.0), "a probability between 0 and 1, found 2.0"),
+    (lambda x, w: nn.dropout(x, "a"), "a probability between 0 and 1, found 'a'"),
+    (lambda x, w: nn.initialise(tnn.Linear(1, 1), "msra"), "fills a znn.nn.Conv3d, found Linear"),
+])
+def test_what_a_newcomer_may_try(engine, call, message):
+    znn.use_engine(engine)
+    with pytest.raises(ValueError, match=message):
+        call(torch.zeros(1, 1, 3, 8, 8), torch.zeros(2, 1, 1, 3, 3))
+
+
+@pytest.mark.parametrize("engine", nn.ENGINES)
+def test_a_window_may_be_one_number(engine):
+    znn.use_engine(engine)
+    x = torch.randn(1, 1, 4, 8, 8)
+    assert nn.max_filter3d(x, 2, 3).equal(tnn.functional.max_pool3d(x, 2, stride=1, dilation=3))
+
+
 @pytest.mark.parametrize("engine", nn.ENGINES)
 def test_a_bias_may_have_any_strides(engine):
     znn.use_engine(engine)
@@ -234,5 +292,5 @@ def test_activations_that_are_none():
     for kind in ("rleu", "tanh", (1.0,), [1.0, 2.0], ("a", "b")):
         with pytest.raises(ValueError, match='activation must be None, "relu", or a tuple of two numbers'):
             nn.conv3d(x, w, activation=kind)
-    with pytest.raises(ValueError, match="make it the next module"):
+    with pytest.raises(ValueError, match="or make another the next module"):
         nn.Conv3d(1, 1, 3, activation=tnn.Sigmoid())

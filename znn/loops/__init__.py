@@ -1,9 +1,6 @@
 """The loop-nest language: what is summed (`Contraction`), in which order (`Schedule`), and moves between schedules."""
-from znn.loops.contraction import (
-    Access,
-    Contraction,
-    Dim,
-    Guard,
+from znn.loops.contraction import Access, Contraction, Dim, Guard
+from znn.loops.convolution import (
     conv_backward_data,
     conv_backward_weights,
     conv_forward,

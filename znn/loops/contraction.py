@@ -1,11 +1,7 @@
 """What is summed: named dimensions, and each tensor's address as an affine function of them.
 
 ``out[f(i)] = sum over the reduction dimensions of a[g(i)] * b[h(i)]``, where f, g and h are affine.  Convolution in its
-three passes, dilation, stride and matrix products differ only in the numbers::
-
-    conv forward      y[co, z, y, x]       += x[ci, z + dz kz, y + dy ky, x + dx kx] * w[co, ci, kz, ky, kx]
-    backward-data     dx[ci, z, y, x]      += g[co, z - dz kz, y - dy ky, x - dx kx] * w[co, ci, kz, ky, kx]
-    backward-weights  dw[co, ci, kz,ky,kx] += g[co, z, y, x] * x[ci, z + dz kz, y + dy ky, x + dx kx]
+three passes, dilation, stride and matrix products differ only in the numbers (`convolution`).
 """
 import itertools
 import math
@@ -76,8 +72,9 @@ class Contraction:
     Raises
     ------
     ValueError
-        If `out` is addressed by a reduction dimension, an extent is not positive, a guard has not one reduction
-        dimension, or two guards share a dimension.
+        If an extent is not positive, a name stands for two dimensions or an address has one that there is not, `out` is
+        addressed by a reduction dimension or not by one of the output, a guard has not one reduction dimension, or two
+        guards share a dimension.
     """
 
     name: str
@@ -89,11 +86,22 @@ class Contraction:
     guards: tuple = ()
 
     def __post_init__(self):
+        if len(self.extents) != len(self.dims):
+            raise ValueError(f"{self.name}: expected a name for each dimension, found "
+                             f"{', '.join(d.name for d in self.dims)}")
         for dim in self.dims:
             if dim.extent < 1:
                 raise ValueError(f"{self.name}: dimension {dim.name} has extent {dim.extent}, expected at least 1")
             if dim.reduction and self.out.stride(dim.name):
                 raise ValueError(f"{self.name}: {self.out.name} is addressed by {dim.name}, which is summed over")
+            if not dim.reduction and not self.out.stride(dim.name):
+                raise ValueError(f"{self.name}: {self.out.name} is not addressed by {dim.name}, which is not summed "
+                                 "over")
+        for access in (self.out, self.a, self.b, *([self.bias] if self.bias else []), *(g.place for g in self.guards)):
+            for dim, _ in access.strides:
+                if dim not in self.extents:
+                    raise ValueError(f"{self.name}: {access} is addressed by {dim}, which is none of its dimensions "
+                                     f"{', '.join(self.extents)}")
         guarded = [d for g in self.guards for d, _ in g.place.strides]
         if len(guarded) != len(set(guarded)):
             raise ValueError(f"{self.name}: a dimension stands in two guards")
@@ -144,107 +152,3 @@ def row_major(shape):
     for n in reversed(shape[1:]):
         strides.insert(0, strides[0] * n)
     return tuple(strides)
-
-
-def _access(name, pairs, start=0):
-    """Access from (dimension, stride) pairs, adding up strides of the same dimension, leaving zeros out."""
-    total = {}
-    for dim, stride in pairs:
-        total[dim] = total.get(dim, 0) + stride
-    return Access(name, tuple((d, s) for d, s in total.items() if s), start)
-
-
-SPACE, TAPS = ("z", "y", "x"), ("kz", "ky", "kx")
-
-
-def conv_forward(n, ci, co, kernel, extent, dilation=(1, 1, 1), stride=(1, 1, 1), columns=None):
-    """Valid 3D convolution of x (n, ci, ...) with w (co, ci, kz, ky, kx) to y (n, co, *extent).
-
-    With `columns` (first, end), only those columns (last axis) of y, whose extent stays `extent`.
-    """
-    size = [s * (e - 1) + d * (k - 1) + 1 for s, e, d, k in zip(stride, extent, dilation, kernel)]
-    xs, ys, ws = row_major((n, ci, *size)), row_major((n, co, *extent)), row_major((co, ci, *kernel))
-    first, end = columns or (0, extent[2])
-    dims = (Dim("n", n), Dim("co", co), *map(Dim, SPACE, (*extent[:2], end - first)), Dim("ci", ci, True),
-            *(Dim(t, k, True) for t, k in zip(TAPS, kernel)))
-    return Contraction(
-        "conv_forward", dims,
-        out=_access("y", [("n", ys[0]), ("co", ys[1]), *zip(SPACE, ys[2:])], first),
-        a=_access("x", [("n", xs[0]), ("ci", xs[1]), *((d, s * t) for d, s, t in zip(SPACE, stride, xs[2:])),
-                        *((t, d * s) for t, d, s in zip(TAPS, dilation, xs[2:]))], stride[2] * first),
-        b=_access("w", zip(("co", "ci", *TAPS), ws)),
-        bias=_access("bias", [("co", 1)]))
-
-
-def conv_backward_data(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strides=None, g_start=None, columns=None,
-                       taps=None):
-    """Gradient for x (n, ci, *extent) of `conv_forward` with stride 1.
-
-    Where a tap misses g along z or y the point is left out; along x, g has dilation * (kernel - 1) zeros on both sides
-    of its rows in memory, unless its strides and the element of its first voxel are given.
-    With `columns` (first, end) only those columns of x, with `taps` (first, end) only those taps of the last axis.
-    """
-    reach = [d * (k - 1) for d, k in zip(dilation, kernel)]
-    held = [e - r for e, r in zip(extent, reach)]
-    gs = g_strides or row_major((n, co, *held[:2], held[2] + 2 * reach[2]))
-    xs, ws = row_major((n, ci, *extent)), row_major((co, ci, *kernel))
-    first, end = columns or (0, extent[2])
-    tap, last_tap = taps or (0, kernel[2])
-    start = (reach[2] if g_start is None else g_start) + first - dilation[2] * tap
-    dims = (Dim("n", n), Dim("ci", ci), *map(Dim, SPACE, (*extent[:2], end - first)), Dim("co", co, True),
-            *(Dim(t, k, True) for t, k in zip(TAPS, (*kernel[:2], last_tap - tap))))
-    return Contraction(
-        "conv_backward_data", dims,
-        out=_access("dx", [("n", xs[0]), ("ci", xs[1]), *zip(SPACE, xs[2:])], first),
-        a=_access("g", [("n", gs[0]), ("co", gs[1]), *zip(SPACE, gs[2:]),
-                        *((t, -d * s) for t, d, s in zip(TAPS, dilation, gs[2:]))], start),
-        b=_access("w", zip(("co", "ci", *TAPS), ws), tap),
-        guards=tuple(Guard(_access("g", [(d, 1), (t, -s)]), e)
-                     for d, t, s, e, k in zip(SPACE[:2], TAPS, dilation, held, kernel) if k > 1))
-
-
-def conv_backward_weights(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strides=None, g_start=0):
-    """Gradient for w of `conv_forward` with stride 1; `extent` is y's and g's.
-
-    g is dense unless its strides and the element of its first voxel are given.
-    """
-    size = [e + d * (k - 1) for e, d, k in zip(extent, dilation, kernel)]
-    xs, gs, ws = row_major((n, ci, *size)), g_strides or row_major((n, co, *extent)), row_major((co, ci, *kernel))
-    dims = (Dim("co", co), Dim("ci", ci), *map(Dim, TAPS, kernel), Dim("n", n, True),
-            *(Dim(d, e, True) for d, e in zip(SPACE, extent)))
-    return Contraction(
-        "conv_backward_weights", dims,
-        out=_access("dw", zip(("co", "ci", *TAPS), ws)),
-        a=_access("x", [("ci", xs[1]), *((t, d * s) for t, d, s in zip(TAPS, dilation, xs[2:])), ("n", xs[0]),
-                        *zip(SPACE, xs[2:])]),
-        b=_access("g", [("n", gs[0]), ("co", gs[1]), *zip(SPACE, gs[2:])], g_start))
-
-
-def matmul(m, n, k):
-    """C (m, n) = A (m, k) @ B (k, n), all row-major."""
-    return Contraction("matmul", (Dim("m", m), Dim("n", n), Dim("k", k, True)),
-                       out=_access("C", [("m", n), ("n", 1)]), a=_access("A", [("m", k), ("k", 1)]),
-                       b=_access("B", [("k", n), ("n", 1)]))
-
-
-def points_forward(points, ci, co, taps, columns, dilation, v_pitch, m_pitch):
-    """Convolutions along x, one for each point: V (points, ci, v_pitch) with U (points, co, ci, taps) to M (points, co,
-    m_pitch), of which the `columns` (first, end) are computed."""
-    first, end = columns
-    return Contraction(
-        "points_forward",
-        (Dim("p", points), Dim("co", co), Dim("x", end - first), Dim("ci", ci, True), Dim("kx", taps, True)),
-        out=_access("M", [("p", co * m_pitch), ("co", m_pitch), ("x", 1)], first),
-        a=_access("V", [("p", ci * v_pitch), ("ci", v_pitch), ("x", 1), ("kx", dilation)], first),
-        b=_access("U", zip(("p", "co", "ci", "kx"), row_major((points, co, ci, taps)))))
-
-
-def points_weights(ci, co, taps, rows, columns, dilation, v_pitch, d_pitch, held):
-    """Gradient for the weights of one point of `points_forward`: W (ci, taps, co) from V (ci, held, v_pitch) and D (co,
-    held, d_pitch), of which so many `rows` and `columns` count."""
-    return Contraction(
-        "points_weights",
-        (Dim("co", co), Dim("ci", ci), Dim("kx", taps), Dim("y", rows, True), Dim("x", columns, True)),
-        out=_access("W", [("ci", taps * co), ("kx", co), ("co", 1)]),
-        a=_access("V", [("ci", held * v_pitch), ("y", v_pitch), ("x", 1), ("kx", dilation)]),
-        b=_access("D", [("co", held * d_pitch), ("y", d_pitch), ("x", 1)]))

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from data.files import replacing
 from znn import __version__
 from znn.pipeline.errors import CheckpointError
 
@@ -40,19 +41,15 @@ def save(path, tensors, meta):
         If the file cannot be written; what was there before is untouched.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     header = json.dumps({"format": FORMAT, "version": __version__} | meta, sort_keys=True)
     try:
         # A copy of its own for each: safetensors refuses tensors that share memory.
-        save_file({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()}, partial, {HEADER: header})
-        with open(partial, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        copies = {k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()}
+        with replacing(path, durable=True) as partial:
+            save_file(copies, partial, {HEADER: header})
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot write the checkpoint ({error}); check that the folder exists, "
                               "may be written to, and has space") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load(path):

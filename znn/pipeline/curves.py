@@ -1,12 +1,12 @@
 """What a training shows while it runs: the learning curve as CSV and picture, previews, events for TensorBoard."""
 import csv
-import os
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
+from data.files import replacing
 from znn.pipeline.errors import OutputNotWritable, PipelineError
 
 COLUMNS = ("stage", "step", "minutes", "learning_rate", "loss", "pixel_error", "voxels_per_s",
@@ -92,15 +92,12 @@ def _number(text):
 
 def written(path, write):
     """Call ``write(temporary path)`` and rename what it wrote to `path`; an error when that is not possible."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        write(partial)
-        os.replace(partial, path)
+        with replacing(path) as partial:
+            write(partial)
     except OSError as error:
         raise OutputNotWritable(f"{path}: cannot write ({error.strerror or error}); check that the folder may be "
                                 "written to and has space") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_preview(path, raw, target, probability):

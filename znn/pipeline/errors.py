@@ -25,6 +25,10 @@ class OutputNotWritable(PipelineError):
     """The folder of the output does not exist or may not be written to."""
 
 
+class RunInUse(PipelineError):
+    """Another process works in the folder of a run."""
+
+
 class UndefinedVolume(PipelineError):
     """The volume cannot be processed as asked: too small, not finite, or of the wrong rank."""
 

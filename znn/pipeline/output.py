@@ -1,11 +1,13 @@
 """Boundary maps in HDF5 files: what may be written where, the finished file, and inference from a volume to a file."""
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from data.files import replacing
 from data.roi import Roi, blocks
 from data.volume import Volume
 from data.writing import CHUNK
@@ -51,6 +53,11 @@ def check_output(path, overwrite=False, inputs=()):
         raise OutputNotWritable(f"{path}: the folder {path.parent} does not exist; make it, or choose another output=")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OutputNotWritable(f"{path}: no permission to write in {path.parent}; choose another output=")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise OutputNotWritable(f"{path}: no file can be made in {path.parent} ({error.strerror}); choose another "
+                                "output=") from error
 
 
 def check_space(path, stages, itemsize):
@@ -66,8 +73,8 @@ def check_space(path, stages, itemsize):
     need = max(0, maps - held_bytes) + stages[-1].region.size * itemsize
     free = shutil.disk_usage(Path(path).parent).free
     if need > free:
-        raise OutputNotWritable(f"{path}: needs {need / GB:.2f} GB of disk for the maps of {len(stages)} stage(s) and "
-                                f"the finished file, found {free / GB:.2f} GB free; make space, or choose another "
+        raise OutputNotWritable(f"{path}: needs {need / GB:.3g} GB of disk for the maps of {len(stages)} stage(s) and "
+                                f"the finished file, found {free / GB:.3g} GB free; make space, or choose another "
                                 "output=")
 
 
@@ -133,18 +140,12 @@ def write_map(path, dataset, volume, uint8=False, attributes=None):
     attributes : dict, optional
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
-        with h5py.File(temporary, "w") as file:
+        with replacing(path, durable=True) as temporary, h5py.File(temporary, "w") as file:
             _fill(file, dataset, volume, uint8).attrs.update(_attributes(volume, uint8) | dict(attributes or {}))
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except (OSError, RuntimeError, TypeError) as error:  # h5py raises all three
         raise OutputNotWritable(f"{path}: cannot write {dataset} here ({error}); check that the folder may be "
                                 "written to and has space") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _fill(file, dataset, volume, uint8):

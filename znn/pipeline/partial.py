@@ -18,6 +18,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from data.files import replacing
 from znn.pipeline.errors import OutputNotWritable, PartialMismatch
 
 FORMAT = "znn-partial-1"
@@ -124,20 +125,16 @@ class PartialMap:
 
 
 def _make(path, stages, about):
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with h5py.File(temporary, "w") as file:
+        with replacing(path) as temporary, h5py.File(temporary, "w") as file:
             for stage in stages:
                 group = file.create_group(stage.name)
                 _allocated(group, "map", stage.region.shape, np.float32)
                 _add_done(group, stage)
             file.attrs.update({"format": FORMAT, "about": json.dumps(about)})
-        os.replace(temporary, path)
     except OSError as error:
         raise OutputNotWritable(f"{path}: cannot write here ({error}); check that the folder may be written to and "
                                 "has space") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _add_done(group, stage):

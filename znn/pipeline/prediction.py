@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from tqdm import tqdm
 
 from data.roi import Roi, blocks
 from znn import __version__, nn
@@ -135,15 +136,19 @@ def provenance(volume, settings, meta, stages, checkpoint_sha256):
 
 
 def check_finite(volume):
-    """Read all of a volume of floats once, so that NaN is found before hours of work and not during them.
+    """Read all of a volume of floats once, with a bar, so that NaN is found before hours of work and not during them.
 
     Raises
     ------
     data.errors.NotFinite
     """
-    if volume.dtype.kind == "f":
+    if volume.dtype.kind != "f":
+        return
+    with tqdm(total=volume.roi.size, desc=f"looking for NaN in {volume.name}", unit="voxel", unit_scale=True,
+              dynamic_ncols=True, leave=False) as bar:
         for block in blocks(volume.roi, SLAB):
             volume.read(block.write)
+            bar.update(block.write.size)
 
 
 def resolution_warning(volume, meta):

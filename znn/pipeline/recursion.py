@@ -26,6 +26,7 @@ from znn.pipeline.loss import BoundaryLoss, map_scores
 from znn.pipeline.maps import KnownMaps, keep_map, kept_map, made_from, map_digest
 from znn.pipeline.memory import GB
 from znn.pipeline.planning import plan
+from znn.pipeline.progress import check_state
 from znn.pipeline.stacks import labelled_region, target_in
 from znn.pipeline.trainer import Trainer
 from znn.pipeline.training import StageTraining, derived_seed
@@ -190,9 +191,10 @@ class Recursion:
         """Fill `finished` from last.safetensors; weights, optimiser state, best weights and progress of its stage."""
         tensors, header = checkpoint.load(self.folder / LAST)
         where = header.get(STATE)
-        if where is None or where["stage"] not in self.names:
+        stage = where and check_state(where, self.folder / LAST)
+        if stage not in self.names:
             raise CheckpointError(f"{self.folder / LAST}: expected the state of a run with stages "
-                                  f"{', '.join(self.names)}, found {where and where['stage']}; start a run of its own")
+                                  f"{', '.join(self.names)}, found {stage}; start a run of its own")
         self.finished = {name: checkpoint.stage_tensors(tensors, name)
                          for name in self.names[:self.names.index(where["stage"])]}
         kept = checkpoint.stage_tensors(tensors, STATE)

@@ -3,6 +3,7 @@ import json
 import os
 from pathlib import Path
 
+from data.files import replacing
 from znn.pipeline.errors import OutputExists, OutputNotWritable
 from znn.pipeline.metrics import CONVENTIONS
 from znn.pipeline.report_page import format_html
@@ -151,11 +152,9 @@ def write_report(folder, report, pictures):
 
 
 def _write(path, content):
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        with replacing(path) as partial:
+            partial.write_bytes(content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise OutputNotWritable(f"{path}: could not be written ({error.strerror}); nothing was left behind") from error
     return path

@@ -9,7 +9,6 @@ generator is seeded before every step). So a state is the weights, the optimiser
 import contextlib
 import math
 import time
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,34 +17,13 @@ from data.errors import WorkerDied
 from data.workers import patches
 from znn.pipeline.errors import Interrupted, NonFiniteLoss
 from znn.pipeline.optimiser import optimiser_tensors, restore_optimiser
+from znn.pipeline.progress import Progress
 from znn.pipeline.trainer import preview_due
 
 
 def derived_seed(*parts):
     """A 63-bit seed from several non-negative integers, far from that of any others."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
-
-
-@dataclass
-class Progress:
-    """Where a stage is; plain numbers, for JSON.
-
-    step : updates made
-    seconds : time spent on the stage, over all sessions
-    waited : part of it that went into waiting for patches
-    selected_at, previewed_at : step of the last validation and preview, -1 before the first
-    best, best_step : score of the best validation so far, and when
-    window : sums since the last point of the learning curve
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    waited: float = 0.0
-    selected_at: int = -1
-    previewed_at: int = -1
-    best: float | None = None
-    best_step: int | None = None
-    window: dict = field(default_factory=dict)
 
 
 class Listener:

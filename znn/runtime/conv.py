@@ -1,14 +1,19 @@
 """The three passes of a valid, dilated 3D convolution on numpy arrays.
 
 Each is computed at points (`winograd`) where that is sooner done, else directly; ``ZNN_WINOGRAD=0`` computes all
-directly.  Arrays are (n, channels, z, y, x), contiguous, float32 or float64; weights (out, in, kz, ky, kx).
+directly.  Arrays are (n, channels, z, y, x), contiguous, all float32 or all float64; weights (out, in, kz, ky, kx).
+Anything else is a ValueError: kernels would read and write outside of it.
 """
 from znn.codegen import target
 from znn.codegen.plan import Epilogue
-from znn.loops.contraction import conv_backward_data, conv_backward_weights, conv_forward, row_major
-from znn.runtime import arena, default, driver, pointwise, switches, winograd, winograd_weights
+from znn.loops.contraction import row_major
+from znn.loops.convolution import conv_backward_data, conv_backward_weights, conv_forward
+from znn.runtime import arena, arrays, default, driver, pointwise, switches, winograd, winograd_weights
+from znn.runtime.arrays import valid
 from znn.runtime.database import follows_schedules
 from znn.runtime.request import Request
+
+GRADIENT = "the gradient of a convolution"  # who asks, in its messages
 
 
 def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
@@ -26,9 +31,17 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
     -------
     y : ndarray, (n, out, z - dilation_z (kz - 1), ...)
     """
-    extent = valid(x.shape, w.shape, dilation)
+    what = "convolution"
+    arrays.check(what, "x", x)
+    arrays.check(what, "w", w, dtype=x.dtype)
+    shape = arrays.convolved(what, x.shape, w.shape, dilation)
+    if bias is not None:
+        arrays.check(what, "bias", bias, shape[1:2], x.dtype)
+    if onto is not None:
+        arrays.check(what, "onto", onto, shape, x.dtype, written=True)
+    arrays.check_activation(activation)
+    extent, y = shape[2:], arena.empty(shape, x.dtype) if onto is None else onto
     epilogue, dilation = Epilogue(onto is not None, bias is not None, activation), tuple(dilation)
-    y = arena.empty((x.shape[0], w.shape[0], *extent), x.dtype) if onto is None else onto
     where = target.current()
     tiles = _at_points() and _tiles(*w.shape[:2], extent, w.shape[2:], dilation, x.dtype, epilogue, where)
     if tiles:
@@ -57,6 +70,9 @@ def backward(x, w, y, grad, dilation=(1, 1, 1), activation=None, needs=(True, Tr
     -------
     dx, dw, db : ndarray or None
     """
+    arrays.check(GRADIENT, "x", x)
+    arrays.check(GRADIENT, "w", w, dtype=x.dtype)
+    arrays.check(GRADIENT, "grad", grad, arrays.convolved(GRADIENT, x.shape, w.shape, dilation), x.dtype)
     g, left, db = prepared(grad, y, activation, dilation[2] * (w.shape[4] - 1))
     dx = backward_data(x.shape, w, g, left, grad.shape, dilation) if needs[0] else None
     dw = backward_weights(x, w.shape, g, left, grad.shape, dilation) if needs[1] else None
@@ -75,6 +91,8 @@ def prepared(grad, y, activation, reach):
     db : ndarray, (out,)
         Its sums by channel, the gradient for the bias.
     """
+    arrays.check(GRADIENT, "grad", grad)
+    arrays.check_volumes(GRADIENT, "grad", grad.shape)
     shape, left = padded_shape(grad.shape, reach, grad.dtype)
     g = arena.empty(shape, grad.dtype)
     return g, left, pointwise.gradient(g, grad, y if activation else grad, activation, left)
@@ -93,6 +111,8 @@ def padded_shape(extent, reach, dtype):
 
 def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
     """Gradient for x from what `prepared` made of a gradient of shape `extent` (n, out, z, y, x)."""
+    arrays.check(GRADIENT, "w", w)
+    arrays.check_prepared(GRADIENT, x_shape, w.shape, g, left, extent, dilation, w.dtype)
     dx, dilation = arena.empty(x_shape, g.dtype), tuple(dilation)
     tiles = _at_points() and _tiles(*w.shape[1::-1], x_shape[2:], w.shape[2:], dilation, g.dtype, Epilogue(),
                                     target.current(), mirrored=True)
@@ -107,6 +127,8 @@ def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
 
 def backward_weights(x, w_shape, g, left, extent, dilation=(1, 1, 1)):
     """Gradient for w from what `prepared` made of a gradient of shape `extent` (n, out, z, y, x)."""
+    arrays.check(GRADIENT, "x", x)
+    arrays.check_prepared(GRADIENT, x.shape, w_shape, g, left, extent, dilation, x.dtype)
     dilation, where = tuple(dilation), target.current()
     tiles = _at_points() and _weight_tiles(w_shape, (extent[0], *extent[2:]), dilation, g.dtype, where)
     if tiles:
@@ -124,7 +146,7 @@ def _run(kernels, out, a, w, bias=None):
 
 def forward_requests(x_shape, w_shape, dilation, epilogue, dtype, where, points=True):
     """What `forward` asks for, without `points` what its direct form does: how often each `Request` runs; dict."""
-    extent = valid(x_shape, w_shape, dilation)
+    extent = valid(x_shape, w_shape[2:], dilation)
     rows = points and _at_points() and _rows(*w_shape[:2], extent, w_shape[2:], dilation, dtype, where)
     if rows:
         return winograd.requests(w_shape[1], w_shape[0], w_shape[2:], dilation, (x_shape[0], *extent), rows, dtype,
@@ -134,7 +156,7 @@ def forward_requests(x_shape, w_shape, dilation, epilogue, dtype, where, points=
 
 def data_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
     """As `forward_requests`, for `backward_data` where `prepared` was asked for `reach` zeros."""
-    extent = valid(x_shape, w_shape, dilation)
+    extent = valid(x_shape, w_shape[2:], dilation)
     rows = points and _at_points() and _rows(*w_shape[1::-1], x_shape[2:], w_shape[2:], dilation, dtype, where)
     if rows:  # planes of x that a tap does not reach are none of its work
         return winograd.requests(*w_shape[:2], w_shape[2:], dilation, (x_shape[0], extent[0], *x_shape[3:]), rows,
@@ -145,17 +167,12 @@ def data_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
 
 def weights_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
     """As `data_requests`, for `backward_weights`."""
-    extent, (co, ci), taps = valid(x_shape, w_shape, dilation), w_shape[:2], w_shape[2:]
+    extent, (co, ci), taps = valid(x_shape, w_shape[2:], dilation), w_shape[:2], w_shape[2:]
     rows = points and _at_points() and _rows(co, ci, extent, taps, dilation, dtype, where)
     if rows:
         return winograd_weights.requests(ci, co, taps, dilation, (x_shape[0], *extent), rows, dtype, where)
     held, left = padded_shape((x_shape[0], co, *extent), reach, dtype)
     return {_direct_weights(x_shape, w_shape, extent, dilation, row_major(held), left, dtype, where): 1}
-
-
-def valid(x_shape, w_shape, dilation):
-    """(z, y, x) of the output: where all taps meet the input."""
-    return tuple(s - d * (k - 1) for s, d, k in zip(x_shape[2:], dilation, w_shape[2:]))
 
 
 def _at_points():

@@ -8,7 +8,7 @@ MurmurHash3, Appleby), in 32 bits, of which a vector holds twice as many.
 import numpy as np
 from numba import njit, prange
 
-from znn.runtime import arena
+from znn.runtime import arena, arrays
 from znn.runtime.threads import parallel
 
 CHUNK = 1 << 12
@@ -31,7 +31,13 @@ def dropout(x, seed, p):
     Returns
     -------
     y : ndarray
+
+    Raises
+    ------
+    ValueError
+        If x is not as above.
     """
+    arrays.check("dropout", "x", x)
     y = arena.empty(x.shape, x.dtype)
     scale = 1 / (1 - p) if p < 1 else 0.0
     _dropout(x.ravel(), y.ravel(), np.uint64(seed), np.uint32(min(round(p * 2**32), 2**32 - 1)), x.dtype.type(scale))

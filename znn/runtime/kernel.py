@@ -9,7 +9,7 @@ import numpy as np
 from znn.codegen import jit, target
 from znn.codegen.nest import Nest
 from znn.codegen.plan import PLAIN
-from znn.runtime import arena, cache, driver
+from znn.runtime import arena, arrays, cache, driver
 from znn.runtime.threads import survive_fork
 
 _building = survive_fork(threading.RLock())
@@ -35,12 +35,22 @@ class Kernel:
             nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
             self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
             self.packing = nest.plan.packing if packed == "before" else None
+            self._dtype, self._what, c = dtype, f"the kernel of {contraction.name}", contraction
+            self._operands = [(access.name, _elements(access, c))
+                              for access in (c.out, c.a, c.b, *([c.bias] if epilogue.bias else []))]
             self.address = _compiled(lambda nest=nest: nest.module, where, contraction, schedule, epilogue, packed,
                                      dtype.str)
             del nest
 
     def pack(self, b):
-        """Operand b, contiguous, in the layout that the kernel reads."""
+        """Operand b, contiguous, in the layout that the kernel reads.
+
+        Raises
+        ------
+        ValueError
+            If it is of another type, not contiguous, or too small.
+        """
+        self._check(b, *self._operands[2])
         packed = arena.empty(self.packing.source.shape, b.dtype)
         driver.gather(b.reshape(-1), self.packing.source, packed)
         return packed
@@ -49,9 +59,39 @@ class Kernel:
         """What `driver.run` runs: all tasks on numpy arrays, contiguous, that the contraction's addresses belong to.
 
         `b` must be packed already if the kernel says so.
+
+        Raises
+        ------
+        ValueError
+            If an array is of another type, not contiguous, or too small, or a bias is missing.
         """
+        (to, size), of_a, (name, held), *of_bias = self._operands
+        self._check(out, to, self.copies * size, written=True)
+        self._check(a, *of_a)
+        self._check(b, name, self.packing.source.size if self.packing else held)
+        for of in of_bias:
+            self._check(bias, *of)
         return (self.address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
                 0 if bias is None else bias.ctypes.data, self.tasks)
+
+
+    def _check(self, array, name, size, written=False):
+        arrays.check(self._what, name, array, dtype=self._dtype, written=written)
+        if array.size < size:
+            raise ValueError(f"{self._what} reaches {size} elements of {name}, found {array.size} {array.shape}: give "
+                             "it the arrays that the contraction was made for")
+
+
+def _elements(access, contraction):
+    """Length of the shortest flat array that has every address of a tensor, but for the points that do not count."""
+    free, last = dict(access.strides), access.start
+    for guard in contraction.guards:
+        (first, _), *_ = guard.place.strides
+        stride = free.get(first, 0)
+        if all(free.get(dim, 0) == stride * s for dim, s in guard.place.strides):  # its address follows the place
+            last += max(0, stride) * (guard.extent - 1)
+            free = {dim: s for dim, s in free.items() if dim not in dict(guard.place.strides)}
+    return 1 + last + sum(max(0, s) * (contraction.extents[dim] - 1) for dim, s in free.items())
 
 
 def _compiled(module, where, *parts):

@@ -2,7 +2,7 @@
 from dataclasses import dataclass
 
 from znn.codegen.plan import Epilogue
-from znn.runtime import conv
+from znn.runtime import arrays, conv
 
 PASSES = ("forward", "data", "weights")
 
@@ -43,7 +43,7 @@ class Layer:
     @property
     def extent(self):
         """(z, y, x) of the output."""
-        return conv.valid(self.x_shape, self.w_shape, self.dilation)
+        return arrays.valid(self.x_shape, self.w_shape[2:], self.dilation)
 
     def requests(self, which, dtype, where, points=True):
         """What pass `which` of `PASSES` asks for, without `points` in the direct form; dict of `Request` to how often

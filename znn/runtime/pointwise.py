@@ -2,7 +2,7 @@
 import numpy as np
 from numba import njit, prange
 
-from znn.runtime import strips
+from znn.runtime import arena, arrays, strips
 from znn.runtime.threads import parallel
 
 NONE, RELU, TANH = 0, 1, 2
@@ -24,7 +24,13 @@ def gradient(out, grad, y, activation, left):
     -------
     ndarray, (c,)
         Gradient for the bias, the same whatever the number of threads.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
+    _check(out, grad, y, activation, left)
     kind = NONE if activation is None else RELU if activation == "relu" else TANH
     a, b = activation if kind == TANH else (1.0, 1.0)
     height = strips.height(grad.shape[4])
@@ -32,6 +38,20 @@ def gradient(out, grad, y, activation, left):
     _gradient(out.ravel(), out.shape, grad.ravel(), y.ravel(), grad.shape, kind, grad.dtype.type(a), grad.dtype.type(b),
               left, height, sums.ravel())
     return sums.sum((0, 2, 3)).astype(grad.dtype)
+
+
+def _check(out, grad, y, activation, left):
+    what = "the gradient of an activation"
+    arrays.check(what, "grad", grad)
+    arrays.check_volumes(what, "grad", grad.shape)
+    arrays.check(what, "y", y, grad.shape, grad.dtype)
+    arrays.check_activation(activation)
+    arrays.check(what, "out", out, dtype=grad.dtype, written=True)
+    n, line = grad.shape, arena.LINE // grad.dtype.itemsize
+    if (len(out.shape) != 5 or out.shape[:3] != n[:3] or out.shape[3] < n[3] or out.shape[4] < left + n[4]
+            or left < 0 or left % line or out.shape[4] % line):
+        raise ValueError(f"{what} expects out with at least {(*n[:4], left + n[4])} voxels, its rows and where they "
+                         f"begin multiples of {line}, found {out.shape} and {left}: make both by conv.padded_shape")
 
 
 # Below, arrays are flat and rows are where they begin, as in `pool`.

@@ -9,11 +9,12 @@ window, in rows that are padded with a number that no tap has::
 so the gradient needs no case for the borders: it gathers, voxel by voxel of x, from the outputs that chose it.
 """
 import itertools
+import math
 
 import numpy as np
 from numba import njit, prange
 
-from znn.runtime import arena, strips
+from znn.runtime import arena, arrays, strips
 from znn.runtime.threads import parallel
 
 NOWHERE = 255   # no tap's number
@@ -32,6 +33,11 @@ def max_filter(x, window, dilation):
     Returns
     -------
     y : ndarray, (n, c, z - dilation_z (window_z - 1), ...)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above, or x is smaller than the window reaches.
     """
     y, offsets = _output(x, window, dilation)
     _max_filter(x.ravel(), x.shape, y.ravel(), y.shape, None, 0, offsets, strips.height(y.shape[4]))
@@ -50,13 +56,13 @@ def max_filter_with_places(x, window, dilation):
     Raises
     ------
     ValueError
-        If the window has more than 255 taps.
+        If the window has more than 255 taps, and as for `max_filter`.
     """
     y, offsets = _output(x, window, dilation)
     if len(offsets) > NOWHERE:
         raise ValueError(f"the gradient of a max filter knows windows of up to {NOWHERE} taps, found "
                          f"{' x '.join(map(str, window))} = {len(offsets)}: filter twice with smaller windows")
-    places = arena.empty((1 + y.size // y.shape[4], -(-x.shape[4] // strips.LANES) * strips.LANES), np.dtype(np.uint8))
+    places = arena.empty(_places_shape(x.shape, y.shape[2:]), np.dtype(np.uint8))
     places[0] = NOWHERE
     _max_filter(x.ravel(), x.shape, y.ravel(), y.shape, places.ravel(), places.shape[1], offsets,
                 strips.height(y.shape[4]))
@@ -78,12 +84,26 @@ def max_filter_gradient(x_shape, places, grad, window, dilation):
     Returns
     -------
     dx : ndarray, (n, c, z, y, x)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above, or of another shape than `max_filter_with_places` makes of `x_shape`.
     """
+    what = "the gradient of a max filter"
+    extent = arrays.inner(what, x_shape, window, dilation)
+    arrays.check(what, "grad", grad, (*x_shape[:2], *extent))
+    arrays.check(what, "places", places, _places_shape(x_shape, extent), np.dtype(np.uint8))
     dx = arena.empty(x_shape, grad.dtype)
     taps = _taps(window, dilation)
     _gather(grad.ravel(), grad.shape, places.ravel(), places.shape[1], dx.ravel(), dx.shape, taps,
             strips.height(x_shape[4]))
     return dx
+
+
+def _places_shape(x_shape, extent):
+    """Of the places for an output of so many voxels (z, y, x)."""
+    return 1 + math.prod(x_shape[:2]) * extent[0] * extent[1], -(-x_shape[4] // strips.LANES) * strips.LANES
 
 
 def _taps(window, dilation):
@@ -92,7 +112,8 @@ def _taps(window, dilation):
 
 def _output(x, window, dilation):
     """An array for the maxima, and how far from the window's first voxel its taps lie in memory."""
-    extent = [n - d * (k - 1) for n, d, k in zip(x.shape[2:], dilation, window)]
+    arrays.check("max filter", "x", x)
+    extent = arrays.inner("max filter", x.shape, window, dilation)
     offsets = _taps(window, dilation) @ np.array([x.shape[3] * x.shape[4], x.shape[4], 1])
     return arena.empty((*x.shape[:2], *extent), x.dtype), offsets
 

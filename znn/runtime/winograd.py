@@ -16,7 +16,8 @@ from numba import njit, prange
 
 from znn.codegen.plan import PLAIN, Epilogue
 from znn.codegen.rows import rows, touch
-from znn.loops.contraction import points_forward, row_major
+from znn.loops.contraction import row_major
+from znn.loops.convolution import points_forward
 from znn.loops.winograd import POINTS, matrices
 from znn.runtime import arena, default
 from znn.runtime.database import follows_schedules

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from znn.codegen.plan import Epilogue
-from znn.loops.contraction import points_weights
+from znn.loops.convolution import points_weights
 from znn.loops.winograd import matrices
 from znn.runtime import arena, default
 from znn.runtime.database import follows_schedules

@@ -27,7 +27,13 @@ def convolutions():
     dilation = st.tuples(st.integers(1, 2), small, small)
     conv = (st.integers(1, 2), small, st.integers(1, 5), kernel, extent, dilation)
     return st.one_of(st.builds(conv_forward, *conv, st.tuples(small, small, small)),
-                     st.builds(conv_backward_data, *conv), st.builds(conv_backward_weights, *conv))
+                     st.builds(_backward_data, *conv), st.builds(conv_backward_weights, *conv))
+
+
+def _backward_data(n, ci, co, kernel, extent, dilation):
+    """Of a gradient of this extent."""
+    size = tuple(e + d * (k - 1) for e, d, k in zip(extent, dilation, kernel))
+    return conv_backward_data(n, ci, co, kernel, size, dilation)
 
 
 @st.composite

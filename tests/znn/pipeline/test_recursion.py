@@ -12,6 +12,7 @@ from safetensors import safe_open
 from data import Volume
 from data.phantom import write_phantom
 from tests.znn.pipeline.small_run import RESOLUTION, SHAPE, Small, build, recursion, trainer
+from znn.pipeline import checkpoint
 from znn.pipeline.checkpoint import load, load_stages
 from znn.pipeline.errors import CheckpointError, Interrupted, NonFiniteLoss, PipelineError
 from znn.pipeline.inference import infer_volume
@@ -151,6 +152,26 @@ def test_a_state_of_other_stages_is_refused(whole, root, tmp_path):
     (tmp_path / LAST).write_bytes((whole[0] / FINAL).read_bytes())
     with pytest.raises(CheckpointError, match="plain, again"):
         train(run, resume=True)
+
+
+@pytest.mark.parametrize("change, found", [
+    (lambda h: h.update(training="again"), "expected a stage and its progress, found 'again'"),
+    (lambda h: h["training"].pop("stage"), "expected a stage and its progress, found"),
+    (lambda h: h["training"].update(progress=[4]), "expected a stage and its progress, found"),
+    (lambda h: h["training"]["progress"].pop("step"), "found no step"),
+    (lambda h: h["training"]["progress"].update(step="four"), "found step='four'"),
+    (lambda h: h["training"]["progress"].update(step=-1), "found step=-1"),
+    (lambda h: h["training"]["progress"].update(best="low", epoch=2), "found best='low', epoch=2"),
+    (lambda h: h["training"]["progress"].update(window={"loss": None}), "found window.loss=None"),
+])
+def test_a_damaged_state_is_refused(whole, root, tmp_path, change, found):
+    tensors, header = load(whole[0] / LAST)
+    change(header)
+    run = recursion(tmp_path, root)
+    checkpoint.save(tmp_path / LAST, tensors, header)
+    with pytest.raises(CheckpointError, match=r"last\.safetensors: its header is damaged: .*another name") as error:
+        train(run, resume=True)
+    assert found in str(error.value)
 
 
 def test_the_best_weights_by_validation_go_on(root, tmp_path, monkeypatch):
