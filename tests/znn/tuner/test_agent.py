@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.znn.tuner.problems import at_points, forward
-from znn.tuner.agent import judging, policy, weights
+from znn.tuner.agent import curves, judging, policy, weights
 from znn.tuner.agent.examples import examples, seen
 from znn.tuner.agent.network import Actor, Judges
+from znn.tuner.moves import neighbours
 from znn.tuner.observation import SIZE
 from znn.tuner.searches import Budget, run
 from znn.tuner.table import Result, Table
@@ -40,6 +41,18 @@ def test_the_same_seed_proposes_the_same():
     proposals = [list(run(policy.policy, PROBLEMS[0], loops, Budget(12), random.Random(3))) for _ in range(2)]
     assert proposals[0] == proposals[1]
     assert policy.best(PROBLEMS[0]) == policy.best(PROBLEMS[0])
+
+
+def test_a_pool_has_what_is_around_and_promises_what_is_left():
+    problem = PROBLEMS[0]
+    pool = policy.Pool(policy.shipped(), problem, random.Random(0))
+    assert pool.promising({}) is None and pool.gain(problem.start) == 0
+    pool.around(problem.start)
+    times, around = {problem.start: 1.0}, neighbours(problem, problem.start)
+    while (schedule := pool.promising(times)) is not None:
+        assert schedule not in times
+        times[schedule] = 1.0
+    assert set(around) <= set(times)
 
 
 def test_a_correction_tells_what_was_timed_and_nothing_far_away():
@@ -82,6 +95,30 @@ def test_a_file_of_something_else_is_refused_with_the_mend(tmp_path):
     (tmp_path / "p.safetensors").write_bytes(b"nothing")
     with pytest.raises(weights.UnusableWeights, match=f"p.safetensors: expected .* {SIZE} numbers .*train"):
         weights.load(tmp_path / "p.safetensors")
+
+
+def test_walks_are_rewarded_for_the_best_on_their_way():
+    pytest.importorskip("gymnasium")
+    pytest.importorskip("sb3_contrib")
+    from znn.tuner.agent.learning import REWARD, Found
+    from znn.tuner.environment import TuningEnv
+
+    problem, shares = PROBLEMS[0], iter([0.5, 0.4, 0.6, 0.55, 0.7])
+    env = Found(TuningEnv([problem], lambda *_: Result(1e-3, next(shares))))
+    env.reset(seed=0)
+    rewards = [env.step(int(np.flatnonzero(env.action_masks())[0]))[1] for _ in range(4)]
+    assert np.array(rewards) / REWARD == pytest.approx([0, 0.1, 0, 0.1])
+
+
+def test_learning_curves_are_read_and_drawn(tmp_path):
+    curve = tmp_path / "c.csv"
+    curve.write_text("steps,gain\n1000,-0.5\n2000,0.25\n")
+    assert curves.read(curve) == ([1000, 2000], [-0.5, 0.25])
+    curves.main([str(tmp_path / "c.png"), f"ppo={curve}"])
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    curve.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"c\.csv: expected columns steps and gain"):
+        curves.read(curve)
 
 
 def test_training_writes_a_policy(tmp_path, monkeypatch):

@@ -17,10 +17,11 @@ import numpy as np
 import tqdm
 
 from znn.codegen import target
+from znn.tuner.agent import policy
 from znn.tuner.agent.examples import examples
 from znn.tuner.agent.judging import Judged, fit, judged, regret
 from znn.tuner.agent.network import Judges
-from znn.tuner.agent.weights import SHIPPED, save
+from znn.tuner.agent.weights import SHIPPED, UnusableWeights, save
 from znn.tuner.measuring import Measurer
 from znn.tuner.moves import neighbour
 from znn.tuner.searches import Budget, run
@@ -30,7 +31,7 @@ from znn.tuner.workloads import published
 LENGTHS = 1, 1, 2, 2, 3, 4, 6, 8  # of walks
 PARENTS = 5                       # they set out from the best so many
 EACH = 2                          # convolutions of a family
-SCHEDULES = 20                    # measured of a problem
+SCHEDULES, PROPOSED = 20, 8       # measured of a problem
 JUDGES, EPOCHS = 3, 14
 HELD_OUT = 5                      # one problem in so many, to check judges
 PICKS = 1, 3, 5, 10
@@ -48,15 +49,21 @@ def evolving(problem, rng):
 
 
 def measure(table, problems, seconds, rng):
-    """Measure schedules of problems that a table has few of, into the table."""
+    """Measure schedules of problems that a table has few of, into the table: evolving ones, and what the policy as it
+    is proposes, so that its successor learns where it errs (Ross et al., arXiv 1011.0686)."""
+    wanted = [(evolving, SCHEDULES)]
+    with contextlib.suppress(UnusableWeights):  # of an older observation
+        policy.shipped()
+        wanted.append((policy.policy, PROPOSED))
     measurer, end = Measurer(table, patience=0.1), time.monotonic() + seconds
     for problem in tqdm.tqdm(rng.sample(problems, len(problems)), "measured", disable=not seconds):
-        left = end - time.monotonic()
-        if left <= 0:
-            return
-        if len(table.of(problem)) < SCHEDULES:
-            for _ in run(evolving, problem, measurer.measure, Budget(SCHEDULES, left), rng):
-                pass
+        enough = 0
+        for strategy, count in wanted:
+            enough += count
+            left = end - time.monotonic()
+            if left > 0 and len(table.of(problem)) < enough:
+                for _ in run(strategy, problem, measurer.measure, Budget(count, left), rng):
+                    pass
 
 
 def judges_of(found):
