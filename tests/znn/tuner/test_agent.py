@@ -45,7 +45,7 @@ def test_the_same_seed_proposes_the_same():
 
 def test_a_pool_has_what_is_around_and_promises_what_is_left():
     problem = PROBLEMS[0]
-    pool = policy.Pool(policy.shipped(), problem, random.Random(0))
+    pool = policy.Pool(policy.shipped(), problem)
     assert pool.promising({}) is None and pool.gain(problem.start) == 0
     pool.around(problem.start)
     times, around = {problem.start: 1.0}, neighbours(problem, problem.start)
@@ -58,9 +58,16 @@ def test_a_pool_has_what_is_around_and_promises_what_is_left():
 def test_a_correction_tells_what_was_timed_and_nothing_far_away():
     features = np.array([[0.0, 0.0], [3.0, 3.0]])
     correction = policy.Correction(features, np.array([0.4, -0.2]))
-    near, far = correction(np.array([[0.0, 0.0], [99.0, 99.0]]))
-    assert 0.1 < near < 0.4
-    assert far == pytest.approx(0)
+    (near, far), (known, unknown) = correction(np.array([[0.0, 0.0], [99.0, 99.0]]))
+    assert 0.3 < near < 0.4 and known < policy.NOISE
+    assert far == pytest.approx(0) and unknown == pytest.approx(policy.TRUST)
+
+
+def test_improvement_is_the_mean_of_what_is_positive():
+    rng = np.random.default_rng(0)
+    for mean, deviation in ((0.1, 0.2), (-0.3, 0.2), (0.5, 0.0)):
+        drawn = np.maximum(mean + deviation * rng.standard_normal(200_000), 0).mean()
+        assert policy.improvement(np.array(mean), np.array(deviation)) == pytest.approx(drawn, abs=2e-3)
 
 
 def test_a_judge_learns_what_is_faster():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.special import ndtr
 
 from znn.tuner.agent import weights
 from znn.tuner.agent.examples import seen
@@ -22,7 +23,7 @@ MARGIN = 0.04         # predicted gain, in log time, below which the start sched
 AHEAD = 2             # schedules by judgement whose neighbours are looked at before anything is timed
 TRUST = 0.1           # standard deviation, in log time, of what the judges do not know of a problem
 NOISE = 0.03          # of a timing, in log time
-REACH = 1.0           # root mean square distance of features within which schedules are alike
+REACH = 0.25          # root mean square distance of features within which schedules are alike
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,26 @@ class Correction:
     """
 
     def __init__(self, features, errors):
-        self._known = features
-        noise = (NOISE / TRUST) ** 2
-        self._weights = np.linalg.solve(self._kernel(features) + noise * np.eye(len(features)), errors)
+        self._timed = features
+        self._inverse = np.linalg.inv(self._alike(features) + (NOISE / TRUST) ** 2 * np.eye(len(features)))
+        self._weights = self._inverse @ errors
 
     def __call__(self, features):
-        """Corrections for schedules with such features; (n,)."""
-        return self._kernel(features) @ self._weights
+        """Corrections for schedules with such features, and what is still not known of them; (n,) and (n,)."""
+        alike = self._alike(features)
+        known = (alike @ self._inverse * alike).sum(1)
+        return alike @ self._weights, TRUST * np.sqrt(np.maximum(1 - known, 0))
 
-    def _kernel(self, features):
-        distance = np.square(features[:, None] - self._known).mean(-1)
+    def _alike(self, features):
+        distance = np.square(features[:, None] - self._timed).mean(-1)
         return np.exp(-distance / REACH ** 2)
+
+
+def improvement(mean, deviation):
+    """Expected positive part of what is normally distributed."""
+    deviation = np.maximum(deviation, 1e-6)
+    ratio = mean / deviation
+    return mean * ndtr(ratio) + deviation * np.exp(-ratio ** 2 / 2) / math.sqrt(2 * math.pi)
 
 
 @functools.cache
@@ -104,7 +114,8 @@ def best(problem, seed=0):
 
 def policy(problem, rng):
     """A search: what the policy thinks best, the start, then its further proposals, learning from what was timed."""
-    pool = Pool(shipped(), problem, rng)
+    pool = Pool(shipped(), problem)
+    pool.walk(rng)
     pool.around(problem.start)
     for _ in range(AHEAD):
         pool.around(pool.promising({}))
@@ -127,27 +138,34 @@ class Pool:
     ----------
     mind : Policy
     problem : Problem
-    rng : random.Random
     """
 
-    def __init__(self, mind, problem, rng):
-        self._mind, self._problem, self._rng = mind, problem, rng
+    def __init__(self, mind, problem):
+        self._mind, self._problem = mind, problem
         self._number, self._centres = {}, set()
         self._judgements, self._features = np.empty(0, np.float32), None
         self._add([problem.start])
 
+    def walk(self, rng):
+        """Let in what the actor's walks from the start come by."""
+        self._add(self._mind.walks(self._problem, self._problem.start, rng))
+
     def around(self, schedule):
-        """Let in, once, what is one move from a schedule and what the actor's walks from it come by."""
+        """Let in, once, what is one move from a schedule."""
         if schedule is not None and schedule not in self._centres:
             self._centres.add(schedule)
-            self._add([*neighbours(self._problem, schedule), *self._mind.walks(self._problem, schedule, self._rng)])
+            self._add(neighbours(self._problem, schedule))
 
     def gain(self, schedule):
         """In log time over the start, as judged before anything is timed."""
         return self._judgements[self._number[schedule]] - self._judgements[0] if schedule is not None else 0.0
 
     def promising(self, times):
-        """The best by judgement, corrected by what was timed, of what is not timed and not the start; None of none."""
+        """The best by judgement of what is not timed and not the start; None of none.
+
+        Once the start is timed, what may be expected to be gained over the best so far counts (Jones et al., Journal of
+        Global Optimization 13, 1998): what is like nothing that was tried may be much better than it is judged.
+        """
         left = np.ones(len(self._number), bool)
         left[[0, *(self._number[schedule] for schedule in times if schedule in self._number)]] = False
         if not left.any():
@@ -157,7 +175,8 @@ class Pool:
         if self._problem.start in timed:
             at = [self._number[schedule] for schedule in timed]
             gains = np.log([times[self._problem.start] / times[schedule] for schedule in timed])
-            expected = expected + Correction(self._features[at], gains - expected[at])(self._features)
+            errors, unknown = Correction(self._features[at], gains - expected[at])(self._features)
+            expected = improvement(expected + errors - gains.max(), unknown)
         return list(self._number)[np.where(left, expected, -np.inf).argmax()]
 
     def _add(self, schedules):
