@@ -1,4 +1,4 @@
-"""What a function means, in float64 and in numpy alone: the oracle of passes and of the executor, fit for small volumes."""
+"""What a function means, in float64 and in numpy alone: the oracle of passes and of the executor, for small volumes."""
 import itertools
 
 import numpy as np
