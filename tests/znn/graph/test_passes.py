@@ -58,7 +58,7 @@ GOLDEN = {
         let %c: V3 = conv3d(%x, @v32)
         let %e.add.add: V3 = add(%a, %c)
         let %g.scale.scale: V3 = scale(%e.add.add, @s3:2)
-        let %g: V3 = bias(%g.scale.scale, @s3:3)
+        let %g: V3 = bias(%g.scale.scale, @b3:3)
         return %g""", """
         let %a: V3 = conv3d(%x, @w32)
         let %b: V3 = scale(%a, @s3)

@@ -72,7 +72,7 @@ def rewrite(function, *rules):
     *rules : callable
         ``rule(let, site)``: the lets in the place of one, or None where the rule does not apply.
     """
-    changed = True
+    function, changed = remove_unused(function), True
     while changed:
         changed, site, lets = False, Site(function), []
         for each in function.lets:
