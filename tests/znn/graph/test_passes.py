@@ -54,11 +54,10 @@ GOLDEN = {
         let %g: V3 = scale(%f, @s3)
         return %g
         ->
-        let %a: V3 = conv3d(%x, @w32)
-        let %c: V3 = conv3d(%x, @v32)
-        let %e.add.add: V3 = add(%a, %c)
-        let %g.scale.scale: V3 = scale(%e.add.add, @s3:2)
-        let %g: V3 = bias(%g.scale.scale, @b3:3)
+        let %g.scale:3: V3 = conv3d(%x, @w32:2)
+        let %g.scale:4: V3 = conv3d(%x, @v32:2)
+        let %g.scale:2: V3 = add(%g.scale:3, %g.scale:4)
+        let %g: V3 = bias(%g.scale:2, @b3:3)
         return %g""", """
         let %a: V3 = conv3d(%x, @w32)
         let %b: V3 = scale(%a, @s3)
@@ -68,7 +67,20 @@ GOLDEN = {
         let %a: V3 = conv3d(%x, @w32)
         let %b: V3 = scale(%a, @s3)
         let %c: V3 = add(%a, %b)
-        return %c"""],
+        return %c""", """
+        let %a: V3 = conv3d(%x, @w32)
+        let %b: V3 = relu(%a)
+        let %c: V3 = conv3d(%x, @v32)
+        let %d: V3 = add(%b, %c)
+        let %e: V3 = scale(%d, @s3)
+        return %e
+        ->
+        let %a: V3 = conv3d(%x, @w32)
+        let %b: V3 = relu(%a)
+        let %c: V3 = conv3d(%x, @v32)
+        let %d: V3 = add(%b, %c)
+        let %e: V3 = scale(%d, @s3)
+        return %e"""],
     "pool_last": ["""
         let %a: P2 = max_filter(%x, window=(1, 2, 1))
         let %b: P2 = bias(%a, @b2)

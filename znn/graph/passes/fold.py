@@ -6,17 +6,19 @@ and nothing is rounded but the new weights, once, from double precision::
     scale(conv3d(x, w), s)       = conv3d(x, s[o] w[o, i, k])
     conv3d(scale(x, s), w)       = conv3d(x, s[i] w[o, i, k])
     conv3d(bias(x, b), w)        = bias(conv3d(x, w), sum_{i, k} b[i] w[o, i, k])
+    scale(add(x, y), s)          = add(scale(x, s), scale(y, s))                     where x and y are convolutions
     scale(bias(x, b), s)         = bias(scale(x, s), s b)
     add(bias(x, b), y)           = bias(add(x, y), b)
     bias(bias(x, a), b)          = bias(x, a + b);  scale likewise
 """
 from znn.graph.ir import call, let
-from znn.graph.passes.rewriting import bare, rewrite
+from znn.graph.passes.rewriting import bare, layer, rewrite
 
 
 def fold_constants(function):
     """Without scales and shifts that weights can take over."""
-    return rewrite(function, _scaled_result, _scaled_input, _shifted_input, _scale_of_shift, _sum_of_shift, _two_in_one)
+    return rewrite(function, _scaled_result, _scaled_input, _shifted_input, _scale_of_shift, _scale_of_sum,
+                   _sum_of_shift, _two_in_one)
 
 
 def _scaled_result(each, site):
@@ -43,8 +45,8 @@ def _shifted_input(each, site):
         return None
     w = each.call["weight"]
     values = site.value(each.call["bias"]) + (site.value(w).sum((2, 3, 4)) @ site.value(shift["bias"]))
-    conv = site.let(f"{each.var.name}.conv3d", each.call.changed(x=shift["x"], bias=None))
-    return [conv, let(each.var.name, call("bias", conv.var, site.constant(f"{each.var.name}.bias", values, w)))]
+    conv = site.let(each.var.name, each.call.changed(x=shift["x"], bias=None))
+    return [conv, let(each.var.name, call("bias", conv.var, site.constant(f"{layer(each.var.name)}.bias", values, w)))]
 
 
 def _scale_of_shift(each, site):
@@ -52,9 +54,24 @@ def _scale_of_shift(each, site):
     if shift is None:
         return None
     b = shift["bias"]
-    scale = site.let(f"{each.var.name}.scale", each.call.changed(x=shift["x"]))
+    scale = site.let(each.var.name, each.call.changed(x=shift["x"]))
     bias = site.constant(b.name, site.value(b) * site.value(each.call["by"]), b)
     return [scale, let(each.var.name, call("bias", scale.var, bias))]
+
+
+def _scale_of_sum(each, site):
+    if each.call.op != "scale" or not _sums_convolutions(each.call["x"], site):
+        return None
+    parts = [site.let(each.var.name, each.call.changed(x=x)) for x in site.once(each.call["x"], "add").args]
+    return [*parts, let(each.var.name, call("add", *(part.var for part in parts)))]
+
+
+def _sums_convolutions(atom, site):
+    """Whether a variable is the sum of convolutions that can all be scaled."""
+    total = site.once(atom, "add")
+    convolutions = (site.once(x, "conv3d") for x in total.args) if total else ()
+    return total is not None and all(
+        bare(conv) if conv else _sums_convolutions(x, site) for x, conv in zip(total.args, convolutions))
 
 
 def _sum_of_shift(each, site):
@@ -63,7 +80,7 @@ def _sum_of_shift(each, site):
     for name in "xy":
         shift = site.once(each.call[name], "bias")
         if shift is not None:
-            total = site.let(f"{each.var.name}.add", each.call.changed(**{name: shift["x"]}))
+            total = site.let(each.var.name, each.call.changed(**{name: shift["x"]}))
             return [total, let(each.var.name, call("bias", total.var, shift["bias"]))]
     return None
 

@@ -15,5 +15,5 @@ def _monotone_after_maximum(each, site):
     pool = site.once(c["x"], "max_filter")
     if pool is None:
         return None
-    before = site.let(f"{each.var.name}.{c.op}", c.changed(x=pool["x"]))
+    before = site.let(each.var.name, c.changed(x=pool["x"]))
     return [before, let(each.var.name, pool.changed(x=before.var))]

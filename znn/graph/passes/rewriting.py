@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from znn.graph.ir import Var, constant, let
+from znn.graph.operators import OPERATORS
 from znn.graph.passes.tidy import remove_unused
 
 VIEWS = ("channels", "crop")  # parts of what was computed before
@@ -44,9 +45,10 @@ class Site:
         """Whether a variable has one use."""
         return self._uses[atom.name] == 1
 
-    def let(self, name, call):
-        """A let of a new variable."""
-        number, stem = 1, name
+    def let(self, of, call):
+        """A let of a new variable, named after the layer of the variable `of` and the operator."""
+        stem = call.op if layer(of) == call.op else f"{layer(of)}.{call.op}"
+        number, name = 1, stem
         while name in self._taken:
             number += 1
             name = f"{stem}:{number}"
@@ -81,6 +83,13 @@ def rewrite(function, *rules):
             changed |= found is not None
         function = remove_unused(replace(function, lets=tuple(lets), weights=site.weights))
     return function
+
+
+def layer(name):
+    """The layer's part of a variable's name: conv1 of conv1.bias:2."""
+    stem = name.partition(":")[0]
+    head, _, tail = stem.rpartition(".")
+    return head if head and tail in OPERATORS else stem
 
 
 def bare(call):

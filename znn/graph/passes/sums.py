@@ -9,7 +9,7 @@ Joining costs nothing where x and y are computed: they are written next to each 
 import numpy as np
 
 from znn.graph.ir import call, let
-from znn.graph.passes.rewriting import bare, rewrite
+from znn.graph.passes.rewriting import bare, layer, rewrite
 
 
 def join_sums(function):
@@ -26,12 +26,12 @@ def _sum_of_convolutions(each, site):
     v, w = one["weight"], two["weight"]
     if v.type.shape[2:] != w.type.shape[2:]:
         return None
-    name = f"{each.var.name}.weight"
+    name = f"{layer(each.var.name)}.weight"
     if one["x"] == two["x"]:
         return [let(each.var.name, one.changed(weight=site.constant(name, site.value(v) + site.value(w), v)))]
     if not (site.computed(one["x"]) and site.computed(two["x"])):
         return None
-    joined = site.let(f"{each.var.name}.concat", call("concat", one["x"], two["x"]))
+    joined = site.let(each.var.name, call("concat", one["x"], two["x"]))
     weight = site.constant(name, np.concatenate([site.value(v), site.value(w)], 1), v)
     return [joined, let(each.var.name, one.changed(x=joined.var, weight=weight))]
 
