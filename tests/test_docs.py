@@ -51,3 +51,9 @@ def test_the_example_of_the_engine_prints_what_is_shown(capsys):
     shown = capsys.readouterr().out
     assert f"```\n{shown}```" in text
     assert names["assembly"].count("vfmadd231ps") >= 3 * 4 * 6
+
+
+def test_the_example_of_inference_prints_what_is_shown(capsys):
+    text = (ROOT / "docs" / "inference.md").read_text()
+    exec(next(code for code in blocks(text, "python") if "class Small" in code), {"__name__": "example"})
+    assert f"```\n{capsys.readouterr().out}```" in text
