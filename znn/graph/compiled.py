@@ -77,13 +77,15 @@ class Compiled:
     def __repr__(self):
         return f"<compiled {self.function.name}, {self._type} -> {self.function.result.type}>"
 
-    def __call__(self, x):
+    def __call__(self, x, between=None):
         """What the network computes of `x`.
 
         Parameters
         ----------
         x : ndarray or Tensor, (N, channels, z, y, x)
             No smaller than the field of view; converted to the element type of the function where it is of another.
+        between : callable, optional
+            Called before each kernel; what it raises ends the computation.
 
         Returns
         -------
@@ -96,7 +98,7 @@ class Compiled:
             If x has other axes or channels, or is too small.
         """
         if isinstance(x, torch.Tensor):
-            return torch.from_numpy(self(x.detach().cpu().numpy()))
+            return torch.from_numpy(self(x.detach().cpu().numpy(), between))
         x = np.ascontiguousarray(x, ARRAYS[self._type.dtype])
         if x.ndim != 5:
             raise GraphError(f"{self.function.name}: expected an input {AXES}, found an array of shape {x.shape}: add "
@@ -104,7 +106,7 @@ class Compiled:
         ready = self._executable(x.shape[1:])
         out = arena.empty((x.shape[0], *ready.function.result.type.shape), x.dtype)
         for volume, result in zip(x, out):
-            ready.run(volume, result)
+            ready.run(volume, result, between)
         return out
 
     def peak_bytes(self, extent):

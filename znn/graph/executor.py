@@ -49,7 +49,7 @@ class Executable:
         """Bytes that a run takes: of its arena and of its result, which one step may write while others are live."""
         return self.plan.peak + self.function.result.type.nbytes
 
-    def run(self, x, out):
+    def run(self, x, out, between=None):
         """Compute the result.
 
         Parameters
@@ -58,6 +58,8 @@ class Executable:
             Contiguous, of the type and shape of the function's parameter.
         out : ndarray, (channels, z, y, x)
             Where the result is written; contiguous, apart from x.
+        between : callable, optional
+            Called before each step; what it raises ends the run.
         """
         param, result = self.function.params[0], self.function.result
         block = arena.empty((self.plan.peak,), BYTES)
@@ -73,6 +75,8 @@ class Executable:
             return held[root][offset:offset + var.type.nbytes].view(ARRAYS[var.type.dtype]).reshape(var.type.shape)
 
         for kernel, each in self._steps:
+            if between is not None:
+                between()
             scratch = held.get(memory.workspace(each.var.name))
             kernel.run(array(each.var), [array(a) for a in each.call.args],
                        None if scratch is None else scratch[:kernel.scratch_bytes])

@@ -1,6 +1,7 @@
 """The memory plan: buffers in use together never overlap, values that share do so where it is right."""
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,4 +119,12 @@ def test_both_streams_of_the_recursive_network_are_written_side_by_side():
     joined = function.definitions["conv1c"]["x"].name
     assert made.homes["conv1b"] == (joined, 0) and made.homes["conv1b_r"] == (joined, 24 * 5 * 86 * 91 * 4)
     assert made.homes["convx"] == ("convx", 0) and "convx" not in made.offsets
+
+
+@pytest.mark.parametrize("name, options", [("N4", {}), ("VD2D", {}), ("VD2D3D", {}), ("VD2D3D", {"recursive": True})])
+@pytest.mark.parametrize("further", [(0, 0, 0), (7, 127, 127), (0, 399, 299)], ids=str)
+def test_shipped_networks_take_no_more_than_their_worst_step_needs(name, options, further):
+    net = models.build(name, options)
+    extents = (f + n for f, n in zip(net.field_of_view, further))
+    made = plan(stages(trace(net))["assign_precision"].at(dict(zip("zyx", extents))))
     assert made.peak == largest_live(made.buffers)
