@@ -116,11 +116,15 @@ def _multiply(trail, x, y):
 
 
 def _and_number(trail, x, y):
-    """The operand that is a volume, and the other one, a number."""
-    pair = (x, y) if isinstance(x, Var) else (y, x)
-    if not isinstance(pair[1], Real):
-        raise UnsupportedLayer(f"{trail.layer}: expected a volume and a number, found {x} and {y}: use a layer")
-    return pair
+    """The operand that is a volume, and the other one: a number, or a tensor of one for each channel."""
+    volume, number = (x, y) if isinstance(x, Var) else (y, x)
+    shape = tuple(number.shape) if isinstance(number, torch.Tensor) else None
+    channels = (volume.type.shape[0], 1, 1, 1)
+    if not (isinstance(number, Real) or shape in ((), (1,), channels, (1, *channels))):
+        found = number if shape is None else f"a tensor {shape}"
+        raise UnsupportedLayer(f"{trail.layer}: expected a number, or a tensor {channels} of one for each channel, "
+                               f"beside the volume {volume}, found {found}: use a layer")
+    return volume, number
 
 
 def _subtract(trail, x, y):
@@ -128,11 +132,13 @@ def _subtract(trail, x, y):
 
 
 def _negative(trail, x):
-    return -x if isinstance(x, Real) else _multiply(trail, x, -1)
+    return _multiply(trail, x, -1) if isinstance(x, Var) else -x
 
 
 def _divide(trail, x, y):
-    return _multiply(trail, x, 1 / y if isinstance(y, Real) else y)
+    if isinstance(y, Var):
+        raise UnsupportedLayer(f"{trail.layer}: expected a number to divide by, found {y}: use a layer")
+    return _multiply(trail, x, 1 / y)
 
 
 def _concat(trail, tensors, dim=0):
@@ -183,10 +189,10 @@ FUNCTIONS = {
     **dict.fromkeys((nn.dropout, F.dropout, F.dropout3d), _functional_dropout),
     **dict.fromkeys((torch.relu, F.relu), _relu),
     **dict.fromkeys((torch.tanh, F.tanh), lambda trail, x: trail.emit("tanh", x)),
-    **dict.fromkeys((operator.add, operator.iadd, torch.add), _add),
-    **dict.fromkeys((operator.sub, operator.isub, torch.sub), _subtract),
-    **dict.fromkeys((operator.mul, operator.imul, torch.mul), _multiply),
-    **dict.fromkeys((operator.truediv, operator.itruediv, torch.div), _divide),
+    **dict.fromkeys((operator.add, torch.add), _add),
+    **dict.fromkeys((operator.sub, torch.sub), _subtract),
+    **dict.fromkeys((operator.mul, torch.mul), _multiply),
+    **dict.fromkeys((operator.truediv, torch.div), _divide),
     **dict.fromkeys((operator.neg, torch.neg), _negative),
     **dict.fromkeys((torch.cat, torch.concat), _concat),
     operator.getitem: _part,

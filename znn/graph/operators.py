@@ -214,3 +214,4 @@ OPERATORS = {
     # x[c, low + p], high voxels fewer at the far sides
     "crop": Operator(_crop, ("x",), (), {"low": NONE, "high": NONE}),
 }
+VIEWS = ("channels", "crop")  # parts of what was computed before

@@ -15,7 +15,8 @@ from znn import nn
 from znn.graph.errors import GraphError, UnsupportedLayer
 from znn.graph.ir import Function, Let, Var, call, check, constant, let
 from znn.graph.layers import FUNCTIONS, METHODS, converter
-from znn.graph.types import dtype_name, volume
+from znn.graph.operators import VIEWS
+from znn.graph.types import volume
 
 
 def trace(net, channels=None):
@@ -44,8 +45,7 @@ def trace(net, channels=None):
     name = type(net).__name__
     net = net if converter(net) is None else tnn.Sequential(net)
     nodes = _Tracer().nodes_of(net, name)
-    dtype = next((p.dtype for p in net.parameters()), torch.float32)
-    x = Var("x", volume(dtype_name(torch.empty(0, dtype=dtype).numpy().dtype), channels or _channels(net, name)))
+    x = Var("x", volume(_dtype(net, name), channels or _channels(net, name)))
     trail = Trail(net, x)
     for node in nodes:
         trail.follow(node)
@@ -54,6 +54,15 @@ def trace(net, channels=None):
         raise UnsupportedLayer(f"{name}.forward: expected to return one tensor, found {type(result).__name__}: return "
                                "the volume of logits alone")
     return check(Function(name.lower(), (x,), tuple(trail.lets), result, trail.weights))
+
+
+def _dtype(net, name):
+    """Element type of a network's parameters, as types name it."""
+    found = next((p.dtype for p in net.parameters()), torch.float32)
+    if found not in DTYPES:
+        raise GraphError(f"{name}: expected weights of {' or '.join(map(str, DTYPES))}, found {found}: convert them, "
+                         "as by net.float()")
+    return DTYPES[found]
 
 
 def _channels(net, name):
@@ -65,6 +74,7 @@ def _channels(net, name):
     return channels
 
 
+DTYPES = {torch.float32: "f32", torch.float64: "f64"}
 KNOWN = ("the layers of znn.nn, a valid Conv3d, MaxPool3d of stride 1, BatchNorm3d, ReLU, Tanh, Dropout, a sum, a "
          "product with a number, cat, a slice")
 
@@ -138,9 +148,9 @@ class Trail:
         return constant(self.weights, f"{of or self.layer}.{what}", array)
 
     def numbers(self, what, value, x):
-        """A constant of one number for every channel of x."""
-        dtype = {"f32": torch.float32, "f64": torch.float64}[x.type.dtype]
-        return self.weight(what, torch.full((x.type.shape[0],), float(value), dtype=dtype))
+        """A constant of a number for every channel of x, from one number or a tensor of as many."""
+        dtype = next(torch_dtype for torch_dtype, name in DTYPES.items() if name == x.type.dtype)
+        return self.weight(what, torch.as_tensor(value, dtype=dtype).reshape(-1).expand(x.type.shape[0]))
 
     def _convert(self, node):
         if node.op == "call_module":
@@ -156,12 +166,28 @@ class Trail:
                                    "another: replace it, or run the network as it is, without compiling")
         before = len(self.lets)
         operands, named = self._operands(node.args), self._operands(node.kwargs)
+        try:
+            inspect.signature(convert).bind(self, *arguments, *operands, **named)
+        except TypeError as error:
+            raise UnsupportedLayer(f"{self.layer} ({kind}): expected the usual arguments, found others ({error}): "
+                                   "leave them out, or use a layer") from error
         value = convert(self, *arguments, *operands, **named)
         if len(self.lets) > before and value == self.lets[-1].var:  # the last step goes by the layer's name
             last = self.lets.pop()
             value = Var(self._free(self.layer), last.var.type)
             self.lets.append(Let(value, last.call))
+        in_place = named.get("inplace") or any(getattr(layer, "inplace", False) for layer in arguments)
+        if in_place or str(node.target).endswith("_"):
+            self._overwrite(operands[0], value, kind)
         return value
+
+    def _overwrite(self, old, new, kind):
+        """Let whatever was the tensor `old` be `new` from now on, since a step has changed it in place."""
+        views = [each for each in self.lets if each.call.op in VIEWS and old in (each.var, each.call["x"])]
+        if views and old != new:
+            raise UnsupportedLayer(f"{self.layer} ({kind}): expected a tensor of its own to change in place, found a "
+                                   "part of another, or one of which a part is used: leave out inplace")
+        self.values = {node: new if value == old else value for node, value in self.values.items()}
 
     def _operands(self, argument):
         return fx.node.map_arg(argument, self.values.__getitem__)

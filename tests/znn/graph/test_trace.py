@@ -152,7 +152,12 @@ def test_what_cannot_be_compiled_is_named(net, message):
     (lambda x: x[:, :, 0], r"getitem \(getitem\): expected x\[:, first:end"),
     (lambda x: x[:, :, :5], "getitem"), (lambda x: x[:, :, ::2], "getitem"), (lambda x: x[0], "getitem"),
     (lambda x: torch.cat([x, x]), r"cat \(cat\): expected dim=1, the channels, found 0"),
-    (lambda x: x * x, "mul: expected a volume and a number"),
+    (lambda x: x * x, r"mul: expected a number, or a tensor \(2, 1, 1, 1\) of one for each channel, .*found %x"),
+    (lambda x: x + torch.ones(3), r"add: expected a number, .*found a tensor \(3,\)"),
+    (lambda x: 1 / x, "truediv: expected a number to divide by, found %x"),
+    (lambda x: torch.add(x, x, alpha=2), r"add \(add\): expected the usual arguments, found others .*alpha"),
+    (lambda x: x[:, :1].relu_(), r"relu_ \(relu_\): expected a tensor of its own to change in place, found a part of"),
+    (lambda x: (x[:, :1], x.relu_())[0], "leave out inplace"),
     (lambda x: x.mean(), r"mean \(mean\): expected one of"),
     (lambda x: torch.nn.functional.dropout(x), r"expected training=self.training"),
 ])
@@ -167,8 +172,32 @@ def test_operations_that_cannot_be_compiled_are_named(step, message):
         trace(Step())
 
 
+class InPlace(tnn.Module):
+    """What comes before a change in place sees it; so does what is the same tensor under another name."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.same = nn.Conv3d(1, 2, 1), tnn.ReLU(inplace=True), tnn.Identity()
+        self.gain = tnn.Parameter(torch.tensor([2.0, -3.0]).reshape(2, 1, 1, 1))
+
+    def forward(self, x):
+        a = self.a(x)
+        twin = self.same(a)
+        b = self.b(a)
+        c = (a - 0.5) * self.gain
+        d = torch.relu(c)
+        c.tanh_()
+        return torch.cat([a, twin, b, c, d], dim=1)
+
+
+def test_changes_in_place_are_seen_under_every_name():
+    agrees(InPlace(), 1, (2, 3, 4))
+
+
 def test_layers_that_do_not_fit_are_named():
     with pytest.raises(IllTyped, match=r"1.conv3d \(conv3d\): expected an input of 3 channels"):
         trace(tnn.Sequential(nn.Conv3d(1, 2, 1), nn.Conv3d(3, 2, 1)))
+    with pytest.raises(GraphError, match=r"Conv3d: expected weights of torch.float32 or .*, found torch.bfloat16"):
+        trace(nn.Conv3d(1, 2, 1).bfloat16())
     with pytest.raises(GraphError, match="ReLU: expected a layer that says how many channels it takes"):
         trace(tnn.ReLU())

@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from znn.graph.ir import Var, constant, let
-from znn.graph.operators import OPERATORS
+from znn.graph.operators import OPERATORS, VIEWS
 from znn.graph.passes.tidy import remove_unused
-
-VIEWS = ("channels", "crop")  # parts of what was computed before
 
 
 class Site:
