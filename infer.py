@@ -26,6 +26,7 @@ from znn.pipeline.prediction import (
     chosen_region,
     chosen_stages,
     origin,
+    preparation,
     provenance,
     resolution_warning,
     sha256,
@@ -52,12 +53,13 @@ def main(settings):
     budget = block_budget(stages, settings)
     work = plan(stages, image, region, budget)
     voxels = sum(stage.region.size for stage in work)
-    with stoppable(settings.output), of_checkpoint(settings.checkpoint), Meter(voxels) as meter:
+    with stoppable(settings.output) as interruption, of_checkpoint(settings.checkpoint), Meter(voxels) as meter:
         result = infer_to_file(
             stages, image, settings.output, origin(raw, settings, digest), inputs=inputs,
             dataset=settings.output_dataset, attributes=provenance(raw, settings, meta, stages, digest), region=region,
             uint8=settings.uint8, overwrite=settings.overwrite, resume=settings.resume, memory_budget=budget,
-            recursion_scaling=meta["recursion_scaling"], progress=meter)
+            recursion_scaling=meta["recursion_scaling"], progress=meter,
+            prepare=preparation(settings, interruption.check))
     summarise(result, meter, settings, time.perf_counter() - started)
 
 
@@ -67,7 +69,7 @@ def stoppable(output):
     with watched() as interruption:
         hook = register_module_forward_pre_hook(lambda layer, arguments: interruption.check())
         try:
-            yield
+            yield interruption
         except Interrupted as request:
             kept = partial_path(output)
             rest = f"finished blocks are kept in {kept}: give the same command again to go on"

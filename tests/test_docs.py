@@ -3,6 +3,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conf.entry import configuration
@@ -42,6 +43,8 @@ def test_python_of_the_readme_does_what_its_comments_say():
     exec(code, names)
     assert names["net"].field_of_view == (5, 85, 85)
     assert tuple(names["logits"].shape) == (1, 2, 3, 44, 44)
+    compiled = names["fast"](np.zeros((1, 2, 7, 128, 128), np.float32))
+    np.testing.assert_allclose(compiled, names["logits"].detach(), rtol=0, atol=1e-5)
 
 
 def test_the_example_of_the_engine_prints_what_is_shown(capsys):
@@ -51,3 +54,9 @@ def test_the_example_of_the_engine_prints_what_is_shown(capsys):
     shown = capsys.readouterr().out
     assert f"```\n{shown}```" in text
     assert names["assembly"].count("vfmadd231ps") >= 3 * 4 * 6
+
+
+def test_the_example_of_inference_prints_what_is_shown(capsys):
+    text = (ROOT / "docs" / "inference.md").read_text()
+    exec(next(code for code in blocks(text, "python") if "class Small" in code), {"__name__": "example"})
+    assert f"```\n{capsys.readouterr().out}```" in text

@@ -7,15 +7,19 @@ import sys
 import h5py
 import numpy as np
 import pytest
+import torch
 from torch.nn.modules.module import register_module_forward_hook
 
 import infer
 import models
+import znn
 from data import Standardisation, Volume, standardised, write_volume
 from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, tiny, whole
 from znn import __version__
+from znn.graph.compiled import Compiled
 from znn.pipeline import checkpoint
 from znn.pipeline.output import BOUNDARY
+from znn.runtime import prepared
 
 BUILDERS = {"FLAT": lambda options: tiny(), "DEEP": lambda options: tiny(2, seed=1)}
 
@@ -74,6 +78,29 @@ def test_the_map_and_where_it_comes_from(folder, monkeypatch, capsys):
     assert sorted(os.listdir()) == ["final.safetensors", "map.h5", "stack.h5"]
 
 
+@pytest.mark.parametrize("overrides, runs", [([], True), (["compiled=false"], False), (["engine=torch"], False)])
+def test_networks_are_compiled_unless_one_says_not(folder, monkeypatch, overrides, runs):
+    ran = []
+    monkeypatch.setattr(Compiled, "__call__", lambda self, *args, real=Compiled.__call__, **named: (
+        ran.append(self.function.name), real(self, *args, **named))[1])
+    try:
+        command(monkeypatch, *overrides)
+    finally:
+        znn.use_engine("znn")
+    np.testing.assert_allclose(read()[0], expected(), atol=1e-5)
+    assert bool(ran) == runs
+
+
+def test_a_compiled_run_does_not_go_on_with_what_was_not(folder, monkeypatch):
+    monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(infer.Meter, "__call__", lambda self, *told: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit, match=r"kept in map.h5.partial"):
+            command(patch, compiled="false")
+    with pytest.raises(SystemExit, match=r"compiled: expected .*[Tt]rue.* found .*[Ff]alse"):
+        command(monkeypatch)
+
+
 def test_one_stage_of_a_pair_over_a_part_as_uint8(folder, monkeypatch):
     command(monkeypatch, "z_range=[2,6]", "x_range=[70,83]", last_stage="flat", uint8="true", output_dataset="a/b")
     with h5py.File("map.h5") as file:
@@ -83,26 +110,33 @@ def test_one_stage_of_a_pair_over_a_part_as_uint8(folder, monkeypatch):
         assert [stage["name"] for stage in json.loads(item.attrs["stages"])] == ["flat"]
 
 
+@pytest.mark.parametrize("compiled", ["true", "false"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_run_which_goes_on_later(folder, monkeypatch, capsys, number):
+def test_a_signal_stops_the_run_which_goes_on_later(folder, monkeypatch, capsys, number, compiled):
     left = 20
 
     def kill(layer, arguments, output):
         nonlocal left
-        left -= output.device.type == "cpu"
+        left -= not isinstance(output, torch.Tensor) or output.device.type == "cpu"
         if left == 0:
             os.kill(os.getpid(), number)
 
+    def run(kernel, *operands, real=prepared.Convolution.run):
+        real(kernel, *operands)
+        kill(kernel, operands, None)
+
     monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
-    hook = register_module_forward_hook(kill)
-    with pytest.raises(SystemExit) as stop:
-        command(monkeypatch)
-    hook.remove()
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared.Convolution, "run", run)
+        hook = register_module_forward_hook(kill)
+        with pytest.raises(SystemExit) as stop:
+            command(monkeypatch, compiled=compiled)
+        hook.remove()
     assert str(stop.value) == (f"error: stopped by {number.name}; finished blocks are kept in map.h5.partial: "
                                "give the same command again to go on")
     assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
     assert not os.path.exists("map.h5")
-    command(monkeypatch)
+    command(monkeypatch, compiled=compiled)
     np.testing.assert_allclose(read()[0], expected(), atol=1e-5)
     assert "voxels kept from an earlier run" in capsys.readouterr().out
     assert not os.path.exists("map.h5.partial")

@@ -6,7 +6,8 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from znn import nn
+from znn.graph.compiled import compile
 from znn.nn import use_engine
 
 __version__ = "0.1.0"
-__all__ = ["nn", "use_engine"]
+__all__ = ["compile", "nn", "use_engine"]

@@ -20,7 +20,8 @@ from znn.pipeline.memory import GB
 from znn.pipeline.planning import field_of_view, named, plan
 
 
-def infer_volume(networks, image, store=None, region=None, memory_budget=GB, recursion_scaling="fixed", progress=None):
+def infer_volume(networks, image, store=None, region=None, memory_budget=GB, recursion_scaling="fixed", progress=None,
+                 prepare=None):
     """The boundary map of a volume.
 
     Parameters
@@ -40,6 +41,8 @@ def infer_volume(networks, image, store=None, region=None, memory_budget=GB, rec
     progress : callable, optional
         ``progress(stage_name, voxels, kept)`` after every block; `kept` tells that the voxels were finished by an
         earlier run.
+    prepare : callable, optional
+        ``prepare(network)`` is called in a network's place, as that of `znn.compile`; default the network itself.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def infer_volume(networks, image, store=None, region=None, memory_budget=GB, rec
     CheckpointError, UndefinedVolume, BudgetTooSmall, NonFiniteMap
     """
     one_of("recursion_scaling", recursion_scaling, SCALINGS)
-    return run(plan(networks, image, region, memory_budget), image, store, recursion_scaling, progress)
+    return run(plan(networks, image, region, memory_budget), image, store, recursion_scaling, progress, prepare)
 
 
 def infer_array(networks, array, **options):
@@ -60,13 +63,13 @@ def infer_array(networks, array, **options):
     return infer_volume(networks, Volume.from_array(array), **options).read()
 
 
-def run(stages, image, store=None, recursion_scaling="fixed", progress=None):
+def run(stages, image, store=None, recursion_scaling="fixed", progress=None, prepare=None):
     """Do what `plan` has planned; parameters and result as in `infer_volume`."""
     store = MemoryStore() if store is None else store
     sources = [(image, image.roi.begin)]
     for stage in stages:
         kept = store.stage(stage)
-        _run_stage(stage, sources, kept, progress or _silent)
+        _run_stage(stage, sources, kept, progress or _silent, prepare)
         result = image.crop(stage.region).over(kept.values, f"map of {stage.name}")
         sources = [sources[0], (scaled_map(result, recursion_scaling), stage.region.begin)]
     return result
@@ -76,22 +79,23 @@ def _silent(stage, voxels, kept):
     """Progress that nobody watches."""
 
 
-def _run_stage(stage, sources, kept, progress):
+def _run_stage(stage, sources, kept, progress, prepare):
     """Compute the blocks that are not done, each from `sources`: (volume, its first voxel in the image)."""
     with evaluating(stage.network), nn.memory_at_most(stage.budget):
+        network = stage.network if prepare is None or np.all(kept.done) else prepare(stage.network)
         for i, block in enumerate(stage.blocks(kept.block_shape)):
             if kept.done[i]:
                 progress(stage.name, block.write.size, True)
                 continue
             x = np.stack([volume.read_mirrored(block.read.shift(-b for b in begin)) for volume, begin in sources])
-            kept.put(i, block.write.shift(-b for b in stage.region.begin), _predict_block(stage, block, x))
+            kept.put(i, block.write.shift(-b for b in stage.region.begin), _predict_block(stage, network, block, x))
             progress(stage.name, block.write.size, False)
 
 
-def _predict_block(stage, block, x):
+def _predict_block(stage, network, block, x):
     where = f"stage {stage.name!r}, block {block.write.begin}..{block.write.end}"
     try:
-        values = predict(stage.network, x)
+        values = predict(network, x)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
@@ -112,8 +116,8 @@ def predict(network, x):
 
     Parameters
     ----------
-    network : torch.nn.Module
-        In eval mode.
+    network : callable, (1, C, Z, Y, X) to (1, 2, Z', Y', X')
+        A module in eval mode, or a compiled one.
     x : ndarray, (C, Z, Y, X), float32
         No smaller than the field of view.
 

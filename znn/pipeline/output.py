@@ -80,12 +80,12 @@ def check_space(path, stages, itemsize):
 
 def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, attributes=None, region=None,
                   uint8=False, overwrite=False, resume=True, memory_budget=GB, recursion_scaling="fixed",
-                  progress=None):
+                  progress=None, prepare=None):
     """The boundary map of a volume as a file; a run that was killed goes on where it was, to the same file.
 
     Parameters
     ----------
-    networks, image, region, memory_budget, recursion_scaling, progress
+    networks, image, region, memory_budget, recursion_scaling, progress, prepare
         See `inference.infer_volume`.
     path : str or Path
     about : dict
@@ -118,7 +118,7 @@ def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, 
     about = dict(about) | {"stages": [stage.name for stage in stages], "recursion_scaling": recursion_scaling,
                            "region": [list(last.region.begin), list(last.region.end)]}
     with PartialFile(partial_path(path), stages, about, resume) as partial:
-        result = run(stages, image, partial, recursion_scaling, progress)
+        result = run(stages, image, partial, recursion_scaling, progress, prepare)
         shape_notes = {"block_shape": partial.stage(last).block_shape, "context": np.array(last.context)}
         write_map(path, dataset, result, uint8, shape_notes | dict(attributes or {}))
     partial_path(path).unlink()

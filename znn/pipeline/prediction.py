@@ -1,4 +1,5 @@
 """From the settings of infer.py to what is computed, where the result comes from, and what is worth a warning."""
+import functools
 import hashlib
 import json
 import os
@@ -9,6 +10,7 @@ from tqdm import tqdm
 
 from data.roi import Roi, blocks
 from znn import __version__, nn
+from znn.graph.compiled import compile
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting
 from znn.pipeline.inference import warm_up
 from znn.pipeline.memory import GB, memory_now
@@ -42,6 +44,8 @@ class InferenceSettings:
         Go on with an unfinished run; false discards it.
     memory_budget_gb : float
         Main memory that the whole program may take; blocks are made to fit.
+    compiled : bool
+        Run networks as `znn.compile` makes them; false walks through their layers, as plain PyTorch always does.
     """
 
     checkpoint: str
@@ -57,6 +61,7 @@ class InferenceSettings:
     overwrite: bool = False
     resume: bool = True
     memory_budget_gb: float = 2.0
+    compiled: bool = True
 
     def __post_init__(self):
         if not all(part.strip() not in ("", ".", "..") for part in self.output_dataset.strip("/").split("/")):
@@ -111,6 +116,24 @@ def block_budget(networks, settings):
     return settings.memory_budget_gb * GB - held
 
 
+def preparation(settings, between):
+    """What makes a callable of a network for the engine at hand, None for the network itself.
+
+    Parameters
+    ----------
+    settings : InferenceSettings
+    between : callable
+        Called before each kernel of a compiled network.
+    """
+    if not _compiles(settings):
+        return None
+    return lambda network: functools.partial(compile(network), between=between)
+
+
+def _compiles(settings):
+    return settings.compiled and nn.current_engine() == "znn"
+
+
 def origin(volume, settings, checkpoint_sha256):
     """What a map is computed from, for telling whether an unfinished one may be gone on with: a dict for JSON.
 
@@ -118,8 +141,9 @@ def origin(volume, settings, checkpoint_sha256):
     """
     state = os.stat(settings.input)
     return {
-        "version": __version__, "engine": nn.current_engine(), "checkpoint_sha256": checkpoint_sha256,
-        "input_dataset": settings.input_dataset, "input_shape": list(volume.shape), "input_dtype": str(volume.dtype),
+        "version": __version__, "engine": nn.current_engine(), "compiled": _compiles(settings),
+        "checkpoint_sha256": checkpoint_sha256, "input_dataset": settings.input_dataset,
+        "input_shape": list(volume.shape), "input_dtype": str(volume.dtype),
         "input_bytes": state.st_size, "input_changed_ns": state.st_mtime_ns,
     }
 

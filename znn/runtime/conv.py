@@ -40,15 +40,23 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
     if onto is not None:
         arrays.check(what, "onto", onto, shape, x.dtype, written=True)
     arrays.check_activation(activation)
-    extent, y = shape[2:], arena.empty(shape, x.dtype) if onto is None else onto
-    epilogue, dilation = Epilogue(onto is not None, bias is not None, activation), tuple(dilation)
-    where = target.current()
-    tiles = _at_points() and _tiles(*w.shape[:2], extent, w.shape[2:], dilation, x.dtype, epilogue, where)
+    y = arena.empty(shape, x.dtype) if onto is None else onto
+    epilogue = Epilogue(onto is not None, bias is not None, activation)
+    tiles, kernels = forward_way(x.shape, w.shape, dilation, epilogue, x.dtype)
     if tiles:
         tiles.run(y, x, w, bias)
     else:
-        _run(_forward(x.shape, w.shape, extent, dilation, x.dtype, epilogue, where), y, x, w, bias)
+        _run(kernels, y, x, w, bias)
     return y
+
+
+def forward_way(x_shape, w_shape, dilation, epilogue, dtype):
+    """What computes `forward`: `winograd.Tiles`, or else the kernels of the parts of a row; the other one is None."""
+    extent, dilation, where = valid(x_shape, w_shape[2:], dilation), tuple(dilation), target.current()
+    tiles = _at_points() and _tiles(*w_shape[:2], extent, w_shape[2:], dilation, dtype, epilogue, where)
+    if tiles:
+        return tiles, None
+    return None, _forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where)
 
 
 def backward(x, w, y, grad, dilation=(1, 1, 1), activation=None, needs=(True, True, True)):

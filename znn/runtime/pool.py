@@ -21,7 +21,7 @@ NOWHERE = 255   # no tap's number
 MORE = True     # or None: numba compiles a loop for either type
 
 
-def max_filter(x, window, dilation):
+def max_filter(x, window, dilation, out=None):
     """``y[n, c, p] = max_k x[n, c, p + dilation k]``, k over the window; NaN wins, as in torch.
 
     Parameters
@@ -29,6 +29,8 @@ def max_filter(x, window, dilation):
     x : ndarray, (n, c, z, y, x)
         float32 or float64, contiguous.
     window, dilation : (int, int, int)
+    out : ndarray, optional
+        Where the maxima are written: of y's shape, contiguous.
 
     Returns
     -------
@@ -39,7 +41,7 @@ def max_filter(x, window, dilation):
     ValueError
         If an argument is not as above, or x is smaller than the window reaches.
     """
-    y, offsets = _output(x, window, dilation)
+    y, offsets = _output(x, window, dilation, out)
     _max_filter(x.ravel(), x.shape, y.ravel(), y.shape, None, 0, offsets, strips.height(y.shape[4]))
     return y
 
@@ -110,12 +112,12 @@ def _taps(window, dilation):
     return np.array(list(itertools.product(*(range(0, k * d, d) for k, d in zip(window, dilation)))), np.int64)
 
 
-def _output(x, window, dilation):
+def _output(x, window, dilation, out=None):
     """An array for the maxima, and how far from the window's first voxel its taps lie in memory."""
     arrays.check("max filter", "x", x)
     extent = arrays.inner("max filter", x.shape, window, dilation)
     offsets = _taps(window, dilation) @ np.array([x.shape[3] * x.shape[4], x.shape[4], 1])
-    return arena.empty((*x.shape[:2], *extent), x.dtype), offsets
+    return arena.empty((*x.shape[:2], *extent), x.dtype) if out is None else out, offsets
 
 
 # Below, arrays are flat and rows are where they begin: a view of a row would count its references, which costs more

@@ -115,7 +115,7 @@ class Tiles:
                 entry[:] = first.address, later.address, *known[first]
         self._columns, self._at = np.concatenate(columns).astype(np.int32), np.concatenate(at).astype(np.uint8)
 
-    def _weights(self, w):
+    def weights(self, w):
         """The weights at the points, all sections one after the other."""
         out = arena.empty(self._columns.shape, w.dtype)
         _weights_at_points(w.reshape(-1), self._columns, self._at, self._weights_at, self.column_step, out)
@@ -134,11 +134,18 @@ class Tiles:
         before : (int, int)
             How many of these planes and rows the first voxel's taps begin with.
         """
-        weights, code, item = self._weights(w), self._code.copy(), self.dtype.itemsize
-        code[..., 2:] = weights.ctypes.data + item * code[..., 2:]
-        threads = numba.get_num_threads()
+        scratch = arena.empty(self.scratch_shape(), self.dtype)
+        self.launch(out, source, self.weights(w), scratch, bias, start, extent, before)
+
+    def scratch_shape(self):
+        """Of what the threads at hand compute in, a row each."""
         per_point = [c * p for c, p in zip((self.ci, self.co), self.pitches)]
-        scratch = arena.empty((threads, self.points * sum(per_point) + self.pitches[1]), self.dtype)
+        return numba.get_num_threads(), self.points * sum(per_point) + self.pitches[1]
+
+    def launch(self, out, source, weights, scratch, bias=None, start=0, extent=None, before=(0, 0)):
+        """`run` with what `weights` gave, in `scratch` (threads or more, scratch_shape()[1])."""
+        threads, code, item = numba.get_num_threads(), self._code.copy(), self.dtype.itemsize
+        code[..., 2:] = weights.ctypes.data + item * code[..., 2:]
         zeros = np.zeros(self.pitches[0], self.dtype)
         tables, counter = np.zeros((threads, 5, self.points, 2), np.int64), np.zeros(1, np.int64)
         grid = (out.shape[0], *out.shape[2:4], *self.dilation[:2], self.taps[0], self.m, self.points, self.ci, self.co,

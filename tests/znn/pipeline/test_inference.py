@@ -19,9 +19,9 @@ from znn.pipeline.planning import plan
 TOLERANCE = 1e-5
 
 
-def in_blocks(networks, image, *shapes):
+def in_blocks(networks, image, *shapes, prepare=None):
     stages = [dataclasses.replace(stage, block_shape=shape) for stage, shape in zip(plan(networks, image), shapes)]
-    return run(stages, image).read()
+    return run(stages, image, prepare=prepare).read()
 
 
 def triples(low, high):
@@ -44,15 +44,16 @@ def test_blocks_give_what_the_whole_gives(shape, block, other_block, first, last
     np.testing.assert_allclose(result, expected, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("prepare", [None, znn.compile], ids=["layers", "compiled"])
 @pytest.mark.parametrize("shape, block", [((7, 61, 83), (4, 61, 50)), ((2, 5, 90), (1, 5, 47))])
-def test_published_pair_in_blocks(shape, block):
+def test_published_pair_in_blocks(shape, block, prepare):
     torch.manual_seed(0)
     networks = [models.build("VD2D"), models.build("VD2D3D", {"recursive": True})]
     with torch.no_grad():
         for network in networks:
             network.convx.weight *= 0.1         # untrained logits are large; keep the maps from saturating
     image = Volume.from_array(noise(shape))
-    result = in_blocks(networks, image, block, block)
+    result = in_blocks(networks, image, block, block, prepare=prepare)
     expected = whole([network.eval() for network in networks], image.read())
     assert expected.std() > 0.01
     np.testing.assert_allclose(result, expected, atol=TOLERANCE)

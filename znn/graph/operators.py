@@ -1,0 +1,217 @@
+"""The operators that there are, what they take, and the type of what they give.
+
+An operator's type relation looks at the types of its operands and at its attributes; where they do not fit it says what
+was expected, what was found and how to mend it. A volume is (channels, z, y, x).
+"""
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Real
+
+from znn.graph.errors import IllTyped
+from znn.graph.types import Extent
+
+AXES = "zyx"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a call of one name may be.
+
+    Attributes
+    ----------
+    relation : callable
+        ``relation(call)`` is the type of the result.
+    operands, optional : tuple of str
+        Names of the operands, in order.
+    attributes : dict
+        Defaults of the attributes, in the order in which they are printed.
+    variadic : bool
+        Whether it takes any number of operands, one or more, in place of named ones.
+    pointwise : bool
+        Whether a voxel of the result depends on the same voxel of the operands alone, so that the result may be written
+        over the first of them.
+    """
+
+    relation: Callable
+    operands: tuple = ()
+    optional: tuple = ()
+    attributes: dict = field(default_factory=dict)
+    variadic: bool = False
+    pointwise: bool = False
+
+
+def infer(name, call):
+    """The type of a call.
+
+    Parameters
+    ----------
+    name : str
+        Of the layer or variable, for the message.
+    call : znn.graph.ir.Call
+
+    Raises
+    ------
+    IllTyped
+    """
+    try:
+        return OPERATORS[call.op].relation(call)
+    except IllTyped as error:
+        raise IllTyped(f"{name} ({call.op}): {error}") from None
+
+
+def _conv3d(call):
+    x, w = _volume(call["x"]), _shape(call["weight"], 5, "weights (out, in, kz, ky, kx)")
+    if x.shape[0] != w.shape[1]:
+        raise IllTyped(f"expected an input of {w.shape[1]} channels, as its weights {w} have, found {x}: give this "
+                       f"layer {x.shape[0]} input channels, or the one before it {w.shape[1]} maps")
+    _same_dtype(x, w)
+    y = x.like(w.shape[0], *_shrunk(x, w.shape[2:], _triple(call, "dilation")))
+    _channelwise(call["bias"], y)
+    if call["onto"] is not None and _volume(call["onto"]) != y:
+        raise IllTyped(f"expected to be added onto {y}, found {call['onto'].type}: crop the larger one")
+    _activation(call["activation"])
+    return y
+
+
+def _max_filter(call):
+    x = _volume(call["x"])
+    return x.like(x.shape[0], *_shrunk(x, _triple(call, "window"), _triple(call, "dilation")))
+
+
+def _bias(call):
+    x = _volume(call["x"])
+    _channelwise(call["bias"], x)
+    return x
+
+
+def _scale(call):
+    x = _volume(call["x"])
+    _channelwise(call["by"], x)
+    return x
+
+
+def _relu(call):
+    return _volume(call["x"])
+
+
+def _tanh(call):
+    _activation((call["a"], call["b"]))
+    return _volume(call["x"])
+
+
+def _add(call):
+    x, y = _volume(call["x"]), _volume(call["y"])
+    if x != y:
+        raise IllTyped(f"expected two volumes of one type, found {x} and {y}: crop the larger one, or give both as "
+                       "many maps")
+    return x
+
+
+def _concat(call):
+    if not call.args:
+        raise IllTyped("expected one volume or more, found none: name what is joined")
+    types = [_volume(a) for a in call.args]
+    for t in types[1:]:
+        if (t.dtype, t.shape[1:]) != (types[0].dtype, types[0].shape[1:]):
+            raise IllTyped(f"expected volumes of one extent, found {types[0]} and {t}: crop the larger one")
+    return types[0].like(sum(t.shape[0] for t in types), *types[0].shape[1:])
+
+
+def _channels(call):
+    x, first, end = _volume(call["x"]), call["first"], call["end"]
+    if not (isinstance(first, int) and isinstance(end, int) and 0 <= first < end <= x.shape[0]):
+        raise IllTyped(f"expected channels first < end within 0..{x.shape[0]}, found {first}..{end}: name channels "
+                       f"that {x} has")
+    return x.like(end - first, *x.shape[1:])
+
+
+def _crop(call):
+    x, low, high = _volume(call["x"]), _triple(call, "low", 0), _triple(call, "high", 0)
+    return x.like(x.shape[0], *_less(x, [a + b for a, b in zip(low, high)]))
+
+
+def _volume(operand):
+    """Type of an operand that is a volume."""
+    if len(operand.type.shape) != 4 or not isinstance(operand.type.shape[0], int):
+        raise IllTyped(f"expected a volume (channels, z, y, x), found {operand}: {operand.type}: add the missing axes, "
+                       "and give a number of channels")
+    return operand.type
+
+
+def _shape(operand, rank, what):
+    """Type of an operand that is a constant of known shape."""
+    if len(operand.type.shape) != rank or any(isinstance(n, Extent) for n in operand.type.shape):
+        raise IllTyped(f"expected {what}, found {operand}: {operand.type}: reshape them")
+    return operand.type
+
+
+def _channelwise(operand, of):
+    """Raise unless an operand, where there is one, has a number for each channel of a volume type."""
+    if operand is not None:
+        t = _shape(operand, 1, "a number for each channel")
+        if t.shape[0] != of.shape[0]:
+            raise IllTyped(f"expected a number for each of {of.shape[0]} channels, found {operand}: {t}: give "
+                           f"{of.shape[0]}")
+        _same_dtype(of, t)
+
+
+def _same_dtype(x, other):
+    if x.dtype != other.dtype:
+        raise IllTyped(f"expected operands of one element type, found {x} and {other}: convert one of them")
+
+
+def _triple(call, name, least=1):
+    value = call[name]
+    if not (isinstance(value, tuple) and len(value) == 3 and all(isinstance(v, int) and v >= least for v in value)):
+        raise IllTyped(f"expected {name} to be three integers (z, y, x) of at least {least}, found {value!r}: "
+                       "correct it")
+    return value
+
+
+def _shrunk(x, taps, dilation):
+    """Extents of what a window of so many taps leaves."""
+    return _less(x, [d * (k - 1) for k, d in zip(taps, dilation)])
+
+
+def _less(x, lost):
+    extents = tuple(n - less for n, less in zip(x.shape[1:], lost))
+    for axis, n, less in zip(AXES, extents, lost):
+        if isinstance(n, int) and n < 1:
+            raise IllTyped(f"expected at least {less + 1} voxels along {axis}, found {x}: give the network an input no "
+                           "smaller than its field of view")
+    return extents
+
+
+def _activation(kind):
+    pair = isinstance(kind, tuple) and len(kind) == 2 and all(isinstance(v, Real) for v in kind)
+    if not (pair or kind in (None, "relu")):
+        raise IllTyped(f'expected an activation "relu" or (a, b) for a tanh(b s), found {kind!r}: make it a call of '
+                       "its own")
+
+
+ONES, NONE = (1, 1, 1), (0, 0, 0)
+
+#            result[c, p] =
+OPERATORS = {
+    # activation(bias[c] + onto[c, p] + sum_{i, k} weight[c, i, k] x[i, p + dilation k]), what is absent left out
+    "conv3d": Operator(_conv3d, ("x", "weight"), ("bias", "onto"), {"dilation": ONES, "activation": None}),
+    # max_k x[c, p + dilation k], k over the window
+    "max_filter": Operator(_max_filter, ("x",), (), {"window": ONES, "dilation": ONES}),
+    # x[c, p] + bias[c]
+    "bias": Operator(_bias, ("x", "bias"), pointwise=True),
+    # x[c, p] by[c]
+    "scale": Operator(_scale, ("x", "by"), pointwise=True),
+    # max(x[c, p], 0)
+    "relu": Operator(_relu, ("x",), pointwise=True),
+    # a tanh(b x[c, p])
+    "tanh": Operator(_tanh, ("x",), (), {"a": 1.0, "b": 1.0}, pointwise=True),
+    # x[c, p] + y[c, p]
+    "add": Operator(_add, ("x", "y"), pointwise=True),
+    # the operands' channels one after the other
+    "concat": Operator(_concat, variadic=True),
+    # x[first + c, p], fewer than end channels
+    "channels": Operator(_channels, ("x",), (), {"first": 0, "end": None}),
+    # x[c, low + p], high voxels fewer at the far sides
+    "crop": Operator(_crop, ("x",), (), {"low": NONE, "high": NONE}),
+}
+VIEWS = ("channels", "crop")  # parts of what was computed before

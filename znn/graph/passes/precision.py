@@ -1,0 +1,42 @@
+"""The element types in which a network is computed."""
+from dataclasses import replace
+
+import numpy as np
+
+from znn.graph.errors import GraphError
+from znn.graph.ir import Constant, Var, let
+
+DTYPES = {"fp32": "f32", "fp64": "f64"}
+ARRAYS = {"f32": np.float32, "f64": np.float64}
+
+
+def assign_precision(function, precision):
+    """With one element type for all values and weights.
+
+    Parameters
+    ----------
+    function : Function
+    precision : str
+        A key of `DTYPES`.
+
+    Raises
+    ------
+    GraphError
+        If there is no such precision.
+    """
+    if precision not in DTYPES:
+        raise GraphError(f"precision: expected one of {', '.join(DTYPES)}, found {precision!r}: choose one of these")
+    dtype = DTYPES[precision]
+    weights = {name: array.astype(ARRAYS[dtype], copy=False) for name, array in function.weights.items()}
+    known = {p: Var(p.name, replace(p.type, dtype=dtype)) for p in function.params}
+    lets = []
+    for each in function.lets:
+        args = tuple(_converted(known, a, dtype) for a in each.call.args)
+        lets.append(let(each.var.name, replace(each.call, args=args)))
+        known[each.var] = lets[-1].var
+    return replace(function, params=tuple(known[p] for p in function.params), lets=tuple(lets),
+                   result=known[function.result], weights=weights)
+
+
+def _converted(known, atom, dtype):
+    return Constant(atom.name, replace(atom.type, dtype=dtype)) if isinstance(atom, Constant) else known.get(atom)
