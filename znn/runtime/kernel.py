@@ -74,7 +74,6 @@ class Kernel:
         return (self.address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
                 0 if bias is None else bias.ctypes.data, self.tasks)
 
-
     def _check(self, array, name, size, written=False):
         arrays.check(self._what, name, array, dtype=self._dtype, written=written)
         if array.size < size:

@@ -117,7 +117,11 @@ def _output(x, window, dilation, out=None):
     arrays.check("max filter", "x", x)
     extent = arrays.inner("max filter", x.shape, window, dilation)
     offsets = _taps(window, dilation) @ np.array([x.shape[3] * x.shape[4], x.shape[4], 1])
-    return arena.empty((*x.shape[:2], *extent), x.dtype) if out is None else out, offsets
+    shape = *x.shape[:2], *extent
+    if out is None:
+        return arena.empty(shape, x.dtype), offsets
+    arrays.check("max filter", "out", out, shape, x.dtype, written=True)
+    return out, offsets
 
 
 # Below, arrays are flat and rows are where they begin: a view of a row would count its references, which costs more

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from znn.codegen.plan import OUT, A, B
-from znn.tuner.codesize import LOOP, STORE, counted
+from znn.tuner.codesize import counted, instructions
 from znn.tuner.processor import caches
 
 PORTS = 2          # of multiplications, and of loads, a cycle
@@ -38,7 +38,6 @@ def estimates(problem, plan):
     native, threads = problem.lanes, problem.threads or numba.get_num_threads()
     needed, known = math.prod(plan.c.extents.values()) / native, caches()
     runs = counted(plan, native, executed=True)
-    code = counted(plan, native, executed=False) @ (1, 1, 1, STORE, LOOP)
     wide = -(-plan.lanes // native)
     sums = wide * math.prod(plan.counts[k] for k in range(plan.tile, len(plan.loops))
                             if k not in plan.lane_loops and plan.loops[k].dim not in plan.c.reductions)
@@ -47,10 +46,10 @@ def estimates(problem, plan):
     touched = [footprint(plan, k, problem.dtype.itemsize) for k in range(len(plan.loops) + 1)]
     fetched = [sum(traffic(plan, touched, room)) for room in (known.l1, known.l2, known.l3)]
     packed = plan.packing.size * plan.tasks if plan.packed == "inside" else 0
-    values = [*runs / needed, sums, waiting, max(1.0, (sums + wide + 1) / problem.target.registers), code,
-              -(-plan.tasks // threads) * threads / plan.tasks, plan.tasks / threads, *(f / needed for f in fetched),
-              1 + sum(touched[plan.n_parallel]) / known.l1, 1 + packed / needed, plan.copies,
-              1 + plan.asked if plan.ahead else 1, wide, issued / needed]
+    values = [*runs / needed, sums, waiting, max(1.0, (sums + wide + 1) / problem.target.registers),
+              instructions(plan, native), -(-plan.tasks // threads) * threads / plan.tasks, plan.tasks / threads,
+              *(f / needed for f in fetched), 1 + sum(touched[plan.n_parallel]) / known.l1, 1 + packed / needed,
+              plan.copies, 1 + plan.asked if plan.ahead else 1, wide, issued / needed]
     return np.clip(np.log(np.maximum(values, 1e-9)) / _LOG + _ZERO, 0, 2).astype(np.float32)
 
 

@@ -43,6 +43,9 @@ def test_a_maximum_can_be_written_where_one_wants_it():
     x, out = random(1, 3, 2, 20, 37), np.empty((1, 3, 1, 19, 35), np.float32)
     assert max_filter(x, (2, 2, 2), (1, 1, 2), out) is out
     assert np.array_equal(out, max_filter(x, (2, 2, 2), (1, 1, 2)))
+    for wrong in (out[..., :-1].copy(), out.astype(np.float64), out[..., ::-1]):
+        with pytest.raises(ValueError, match="max filter expects out"):
+            max_filter(x, (2, 2, 2), (1, 1, 2), wrong)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.znn.tuner.problems import at_points, forward
-from znn.tuner.agent import curves, judging, policy, weights
+from znn.tuner.agent import curves, judging, policy, train, weights
 from znn.tuner.agent.examples import examples, seen
 from znn.tuner.agent.network import Actor, Judges
 from znn.tuner.moves import neighbours
@@ -76,6 +76,11 @@ def test_a_judge_learns_what_is_faster():
     assert found.gains[0] == 0 and len(found.gains) > 10
     judge = judging.fit(found, epochs=60)
     assert judging.regret(found, judging.judged(judge, found.observations)) < 0.05
+
+
+def test_checking_judges_asks_for_enough_problems():
+    with pytest.raises(SystemExit, match=r"at least 5 problems.* found 1: measure more"):
+        train.check(examples(measured(PROBLEMS[0], 3), [PROBLEMS[0]]))
 
 
 def test_judged_times_are_those_of_the_table_where_it_has_them():

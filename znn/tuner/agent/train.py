@@ -78,6 +78,9 @@ def check(found):
     """Print how far behind the best known a problem's first schedules by judgement are, for problems held out."""
     groups = np.random.default_rng(0).permutation(np.unique(found.group))
     few = len(groups) // HELD_OUT
+    if not few:
+        sys.exit(f"error: expected measurements of at least {HELD_OUT} problems, to hold one in {HELD_OUT} out, found "
+                 f"{len(groups)}: measure more with --measure 3000")
     held_out, judges = found.of(groups[:few]), judges_of(found.of(groups[few:]))
     judgements, default = judged(judges, held_out.observations), held_out.start == np.arange(len(held_out.start))
     print(f"{few} problems held out; log time behind the best known, mean: the start {regret(held_out, default):.3f}, "
