@@ -1,17 +1,18 @@
 """Searches for schedules on workloads held out from training: what each reaches after how long.
 
-    python benchmarks/tuner.py runs/tuner.jsonl --workloads 20 --seeds 5 --seconds 60      # goes on where it stopped
+    python benchmarks/tuner.py runs/tuner.jsonl --workloads 20 --seeds 5 --seconds 2 10    # goes on where it stopped
     python benchmarks/tuner.py runs/tuner.jsonl --slice 50                                 # begins nothing after 50 s
     python benchmarks/tuner.py runs/tuner.jsonl --report --json docs/measured/tuner.json --picture docs/tuner.png
 
 All searches have the same space, generator and measuring.  A run of one has a seed, a table of its own, and so many
-seconds for everything it does: planning, compiling, checking, measuring.  Every run is a line of the file, and what
-the file has is not run again.  When all runs of a workload are there, every schedule that was the best so far of one
-is measured again, in turn with the default, as times of single measurements flatter the lucky; only these times count.
+seconds for everything it does, as in tune.py: planning, compiling, checking and measuring in three quarters of them,
+the rest to measure its best few again beside the default and choose (`znn.tuner.settling`).  Every run is a line of the
+file, and what the file has is not run again.  When all runs of a workload are there, what they chose, and every
+schedule that was the best so far of one, is measured again, in turn with the default; only these times count.
 
 The table has the share of the best known schedule (least time known by the schedule's): for each workload the median
-over seeds, then the geometric mean over workloads, after so many seconds and so many measurements.  "alone" is what
-a search chooses without measuring any.
+over seeds, then the geometric mean over workloads, of what runs of so many seconds chose, and of what was the best
+after so many measurements of the longest ones.  "alone" is what a search chooses without measuring any.
 """
 import argparse
 import contextlib
@@ -32,9 +33,10 @@ from znn.loops import Schedule
 from znn.tuner.agent import policy
 from znn.tuner.measuring import Measurer
 from znn.tuner.searches import SEARCHES, Budget, best_so_far, recipe, run
+from znn.tuner.settling import SEARCHING, finalists, settled
 from znn.tuner.workloads import published
 
-SECONDS, MEASUREMENTS = (2, 10, 60), (10, 30, 100)
+MEASUREMENTS = 10, 30
 # searches that choose without measuring, too
 ALONE = {"recipe": lambda problem, seed: recipe.best(problem), "policy": policy.best}
 LEAVE_OUT = ("exhaustive",)      # ends only in small spaces
@@ -53,19 +55,22 @@ def chosen(workloads, count):
 
 
 def searched(problem, name, seed, seconds):
-    """Run a search; [[seconds since the beginning, schedule, its time or None]]."""
-    begin, found = time.perf_counter(), []
-    for schedule, took in run(SEARCHES[name], problem, Measurer().measure, Budget(seconds=seconds),
+    """Run a search; [[seconds since the beginning, schedule, its time or None]], and the schedule chosen."""
+    begin, found, timed, measurer = time.perf_counter(), [], [], Measurer()
+    for schedule, took in run(SEARCHES[name], problem, measurer.measure, Budget(seconds=SEARCHING * seconds),
                               random.Random(seed)):
+        timed.append((schedule, took))
         found.append([time.perf_counter() - begin, str(schedule), took if took < math.inf else None])
-    return found
+    last = finalists(problem, timed)
+    _, winner = settled(measurer, problem, last, begin + seconds - time.perf_counter())
+    return found, str(last[winner])
 
 
 def alone(problem, name, seed):
     """What is chosen unmeasured; as `searched`, without a time."""
     begin = time.perf_counter()
-    schedule = ALONE[name](problem, seed)
-    return [[time.perf_counter() - begin, str(schedule), None]]
+    schedule = str(ALONE[name](problem, seed))
+    return [[time.perf_counter() - begin, schedule, None]], schedule
 
 
 def improvements(found):
@@ -88,10 +93,11 @@ def again(problem, texts):
 
 
 class Runs:
-    """The lines of a file: runs by (workload, search, seed), and times measured again by workload."""
+    """The lines of a file: runs by (workload, search, seed, seconds), what they chose, and times measured again by
+    workload."""
 
     def __init__(self, path):
-        self.path, self.runs, self.ratios = Path(path), {}, {}
+        self.path, self.runs, self.chosen, self.ratios = Path(path), {}, {}, {}
         for line in self.path.read_text().splitlines() if self.path.exists() else ():
             self._keep(json.loads(line))
 
@@ -102,19 +108,21 @@ class Runs:
             file.write(json.dumps(entry) + "\n")
 
     def of(self, workload):
-        """{(search, seed): found} of a workload."""
+        """{(search, seed, seconds): found} of a workload."""
         return {key[1:]: found for key, found in self.runs.items() if key[0] == workload}
 
     def unmeasured(self, workload):
-        """Every schedule that was the best so far of a run and is not measured again."""
-        bests = dict.fromkeys(s for found in self.of(workload).values() for _, _, s in improvements(found))
+        """Every schedule that was chosen or the best so far of a run, and is not measured again."""
+        bests = dict.fromkeys(self.chosen[workload, *key] for key in self.of(workload))
+        bests |= dict.fromkeys(s for found in self.of(workload).values() for _, _, s in improvements(found))
         return [s for s in bests if s not in self.ratios.get(workload, {})]
 
     def _keep(self, entry):
         if "ratios" in entry:
             self.ratios.setdefault(entry["workload"], {}).update(entry["ratios"])
         else:
-            self.runs[entry["workload"], entry["search"], entry["seed"]] = entry["found"]
+            key = entry["workload"], entry["search"], entry["seed"], entry["seconds"]
+            self.runs[key], self.chosen[key] = entry["found"], entry["chosen"]
 
 
 def collect(runs, workloads, args, end):
@@ -124,17 +132,18 @@ def collect(runs, workloads, args, end):
     for module in ("optuna", "xgboost"):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    names = [*args.searches, *(f"{name} alone" for name in args.searches if name in ALONE)]
+    wanted = [*itertools.product(args.searches, args.seconds),
+              *((f"{name} alone", 0) for name in args.searches if name in ALONE)]
     for number, workload in enumerate(workloads, 1):
-        for seed, name in itertools.product(range(args.seeds), names):
-            if (workload.name, name, seed) in runs.runs:
+        for seed, (name, seconds) in itertools.product(range(args.seeds), wanted):
+            if (workload.name, name, seed, seconds) in runs.runs:
                 continue
             if time.perf_counter() > end:
                 return False
-            search = name.removesuffix(" alone")
-            found = (searched(workload.problem, name, seed, args.seconds) if search == name
-                     else alone(workload.problem, search, seed))
-            runs.add({"workload": workload.name, "search": name, "seed": seed, "seconds": args.seconds, "found": found})
+            found, winner = (searched(workload.problem, name, seed, seconds) if seconds
+                             else alone(workload.problem, name.removesuffix(" alone"), seed))
+            runs.add({"workload": workload.name, "search": name, "seed": seed, "seconds": seconds, "found": found,
+                      "chosen": winner})
         while part := runs.unmeasured(workload.name)[:TURN]:
             if time.perf_counter() > end:
                 return False
@@ -143,38 +152,58 @@ def collect(runs, workloads, args, end):
     return True
 
 
-def reached(runs, workload, axis, limit):
-    """{search: [share of the best known after `limit`, one a seed]}; axis 0 is seconds, 1 measurements.
+def reached(runs, workload, had):
+    """{search: [share of the best known, one a seed]} of what runs had; nothing known is the default.
 
-    Before a search has anything, what is there is the default.
+    Parameters
+    ----------
+    runs : Runs
+    workload : str
+    had : callable
+        ``had(key, found)`` is the schedule, None to leave the run out; key is (search, seed, seconds).
     """
     ratios = {s: r for s, r in runs.ratios[workload].items() if r is not None}
     best, out = min([1.0, *ratios.values()]), defaultdict(list)
-    for (name, _), found in runs.of(workload).items():
-        have = [s for *at, s in improvements(found) if at[axis] <= limit or name.endswith(" alone")]
-        out[name].append(best / next((ratios[s] for s in reversed(have) if s in ratios), 1.0))
+    for key, found in runs.of(workload).items():
+        schedule = had((workload, *key), found)
+        if schedule is not None:
+            out[key[0]].append(best / ratios.get(schedule, 1.0))
     return out
 
 
-def means(runs, workloads, axis, limit):
-    """{search: geometric mean over workloads of the median over seeds}."""
+def after_seconds(runs, seconds):
+    """What runs of so many seconds chose, for `reached`."""
+    return lambda key, found: runs.chosen[key] if key[-1] in (0, seconds) else None
+
+
+def best_by(axis, limit, seconds):
+    """The best after so many seconds (axis 0) or measurements (axis 1) of runs of so many seconds, for `reached`."""
+    def had(key, found):
+        if key[-1] not in (0, seconds):
+            return None
+        return next((s for *at, s in reversed(improvements(found)) if at[axis] <= limit or not key[-1]), "")
+    return had
+
+
+def means(runs, workloads, had):
+    """{search: geometric mean over workloads of the median over seeds}; `had` as for `reached`."""
     shares = defaultdict(list)
     for workload in workloads:
-        for name, found in reached(runs, workload, axis, limit).items():
+        for name, found in reached(runs, workload, had).items():
             shares[name].append(statistics.median(found))
     return {name: statistics.geometric_mean(found) for name, found in shares.items()}
 
 
 def report(runs, workloads, seconds):
-    """Everything that the table has, by search."""
-    limits = [(0, s) for s in SECONDS if s <= seconds] + [(1, n) for n in MEASUREMENTS]
-    columns = {f"{limit} {'s' if axis == 0 else 'measured'}": means(runs, workloads, axis, limit)
-               for axis, limit in limits}
-    names = next(iter(columns.values()))
-    out = {name: {column: found[name] for column, found in columns.items()} for name in names}
+    """Everything that the table has, by search; `seconds` are those of the runs."""
+    longest = max(seconds)
+    columns = {f"{s:g} s": means(runs, workloads, after_seconds(runs, s)) for s in seconds}
+    columns |= {f"{n} measured": means(runs, workloads, best_by(1, n, longest)) for n in MEASUREMENTS}
+    out = {name: {column: found[name] for column, found in columns.items()} for name in columns[f"{longest:g} s"]}
     for name, row in out.items():
-        counts = [len(found) for (w, n, _), found in runs.runs.items() if n == name and w in workloads]
-        row["measurements"] = 0 if name.endswith(" alone") else statistics.median(counts)
+        counts = [len(found) for (w, n, _, s), found in runs.runs.items()
+                  if n == name and w in workloads and s == min(seconds)]
+        row["measurements"] = statistics.median(counts) if counts else 0
     return out
 
 
@@ -196,7 +225,7 @@ def picture(runs, workloads, seconds, path):
     from matplotlib import pyplot
 
     times = [0.1 * (seconds / 0.1) ** (i / 79) for i in range(80)]
-    curves = [means(runs, workloads, 0, t) for t in times]
+    curves = [means(runs, workloads, best_by(0, t, seconds)) for t in times]
     names = sorted(curves[-1], key=lambda n: -curves[-1][n])
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for i, name in enumerate(names):
@@ -216,7 +245,7 @@ def main():
     parser.add_argument("runs", help="file of the runs, JSON lines; it is added to")
     parser.add_argument("--workloads", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, nargs="+", default=[2, 10], help="budgets of runs")
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, metavar="NAME",
                         default=[name for name in SEARCHES if name not in LEAVE_OUT])
     parser.add_argument("--slice", type=float, default=math.inf, metavar="SECONDS", help="after which nothing is begun")
@@ -231,12 +260,12 @@ def main():
     if not done:
         raise SystemExit(f"{args.runs} has no workload whose runs are all there: run without --report")
     table = report(runs, done, args.seconds)
-    show(table, len(done), len({seed for *_, seed in runs.runs}))
+    show(table, len(done), len({seed for _, _, seed, _ in runs.runs}))
     if args.json:
-        each = {w: {str(s): reached(runs, w, 0, s) for s in SECONDS if s <= args.seconds} for w in done}
+        each = {w: {f"{s:g}": reached(runs, w, after_seconds(runs, s)) for s in args.seconds} for w in done}
         measure.save(args.json, {"table": table, "workloads": each})
     if args.picture:
-        picture(runs, done, args.seconds, args.picture)
+        picture(runs, done, max(args.seconds), args.picture)
 
 
 if __name__ == "__main__":

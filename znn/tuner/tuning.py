@@ -15,12 +15,9 @@ from znn.tuner.agent.policy import best
 from znn.tuner.errors import TuningError, one_of
 from znn.tuner.measuring import Measurer
 from znn.tuner.searches import SEARCHES, Budget, run
+from znn.tuner.settling import SEARCHING, finalists, settled
 
 MODES = ("policy", "measured", "search")
-SEARCHING = 0.75  # part of a kernel's seconds; the rest is for measuring the best ones again
-FINALISTS = 2     # that are measured again beside the default
-LONGEST = 1.0     # seconds of measuring one of them again
-SURE = 2.0        # standard errors by which a schedule must be faster than the default
 
 
 @dataclass(frozen=True)
@@ -194,14 +191,13 @@ def _measured(workload, effort, seconds, measurer, stopped, clock):
             break
     if stopped() and all(schedule == problem.start for _, _, schedule in found):
         return None
-    finalists = _finalists(problem, found)
-    results = measurer.again(problem, list(finalists),
-                             patience=min(LONGEST, (1 - SEARCHING) * seconds / len(finalists)))
-    before, winner = results[0], _winner(results)
+    competing = _known(problem)
+    schedules = finalists(problem, [(schedule, took) for took, _, schedule in found], competing)
+    results, winner = settled(measurer, problem, schedules, (1 - SEARCHING) * seconds)
+    before, after, schedule = results[0], results[winner], schedules[winner]
     if before.failure:
         raise TuningError(f"{workload.name}: its default schedule cannot be measured: {before.failure}")
-    after, (schedule, source) = results[winner], list(finalists.items())[winner]
-    source = source or effort.strategy
+    source = "default" if winner == 0 else competing.get(schedule, effort.strategy)
     _store(problem, schedule, after.seconds, source, effort.again)
     return Outcome(**_about(workload, schedule), before=before.seconds, after=after.seconds, share_before=before.share,
                    share_after=after.share, step_before=workload.of_passes(before.seconds),
@@ -209,24 +205,11 @@ def _measured(workload, effort, seconds, measurer, stopped, clock):
                    source=source, curve=_curve(found, problem.start, before.seconds))
 
 
-def _finalists(problem, found):
-    """What is measured again, the default first: dict of Schedule to where it is from, None for this search."""
-    finalists, entry = {problem.start: "default"}, stored(problem)
-    timed = [schedule for took, _, schedule in sorted(found, key=lambda f: f[0]) if took < math.inf]
-    if entry:
-        known = Schedule.parse(entry.schedule)
-        if problem.refusal(known) is None:
-            finalists.setdefault(known, entry.source)
-    for schedule in timed[:FINALISTS]:
-        finalists.setdefault(schedule)
-    return finalists
-
-
-def _winner(results):
-    """Number of the fastest, 0, the default's, unless it is surely faster than that."""
-    fastest = min(range(len(results)), key=lambda i: results[i].seconds)
-    noise = SURE * math.hypot(results[0].spread, results[fastest].spread)
-    return fastest if results[fastest].seconds * (1 + noise) < results[0].seconds else 0
+def _known(problem):
+    """The schedule that is stored, if it is possible, and where it is from."""
+    entry = stored(problem)
+    schedule = Schedule.parse(entry.schedule) if entry else None
+    return {schedule: entry.source} if entry and problem.refusal(schedule) is None else {}
 
 
 def _curve(found, default, measured):

@@ -19,6 +19,7 @@ from znn.runtime import database, exchange
 from znn.tuner import report, tuning
 from znn.tuner.errors import TuningError
 from znn.tuner.moves import neighbour
+from znn.tuner.settling import finalists
 from znn.tuner.table import Result
 from znn.tuner.tuning import Effort, Outcome, kernels, tune, tuned
 from znn.tuner.workloads import Workload, of_network
@@ -213,6 +214,7 @@ def test_an_entry_of_another_generator_counts_as_not_tuned_but_competes(monkeypa
         m.setattr(database, "generator", lambda: "older")
         database.store(w.problem.contraction, older, 1e-9, "long ago", w.problem.dtype, w.problem.packed)
     assert not tuned(w.problem) and tuned(w.problem, measured=False)
-    assert older in tuning._finalists(w.problem, [(math.inf, 0, Schedule.parse("x:1"))])
+    failed = Schedule.parse("x:1"), math.inf
+    assert finalists(w.problem, [failed], tuning._known(w.problem)) == [w.problem.start, older]
     run([w], Faster())
     assert tuned(w.problem)
