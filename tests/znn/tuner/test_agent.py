@@ -144,3 +144,22 @@ def test_training_writes_a_policy(tmp_path, monkeypatch):
     for algorithm in (learning.ppo, learning.dqn):
         actor = algorithm([lambda: TuningEnv([problem], measure, 4)], 32)
         assert torch.isfinite(actor(torch.from_numpy(seen(problem, problem.start))[None])[0]).all()
+
+
+def test_measuring_covers_the_start_s_neighbours_what_evolves_and_what_is_proposed(monkeypatch, tmp_path):
+    monkeypatch.setattr(train.Measurer, "measure", lambda self, problem, schedule: self.table.get(problem, schedule)
+                        or self.table.add(problem, schedule, loops(problem, schedule))
+                        or self.table.get(problem, schedule))
+    for name, count in {"AROUND": 6, "SCHEDULES": 4, "PROPOSED": 3}.items():
+        monkeypatch.setattr(train, name, count)
+    problem, table = PROBLEMS[0], Table(tmp_path / "t.jsonl")
+    train.measure(table, [problem], 60, random.Random(0))
+    near = set(map(str, neighbours(problem, problem.start)))
+    assert 6 <= len(table.of(problem)) <= 13 and len(near & set(table.of(problem))) >= 5
+    assert Table(tmp_path / "t.jsonl").of(problem) == table.of(problem)
+
+
+def test_measuring_ends_with_its_time():
+    table = Table()
+    train.measure(table, PROBLEMS, 0, random.Random(0))
+    assert not len(table)

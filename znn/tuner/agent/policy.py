@@ -109,22 +109,25 @@ def shipped():
 
 def best(problem, seed=0):
     """The schedule that the policy thinks best, without measuring; the start schedule where nothing promises more."""
-    return next(policy(problem, random.Random(seed)))
-
-
-def policy(problem, rng):
-    """A search: what the policy thinks best, the start, then its further proposals, learning from what was timed."""
     pool = Pool(shipped(), problem)
-    pool.walk(rng)
     pool.around(problem.start)
+    pool.walk(random.Random(seed))
     for _ in range(AHEAD):
         pool.around(pool.promising({}))
     first = pool.promising({})
-    if not pool.gain(first) > MARGIN:
-        first = problem.start
-    times = {first: (yield first)}
-    if first != problem.start:
-        times[problem.start] = yield problem.start
+    return first if pool.gain(first) > MARGIN else problem.start
+
+
+def policy(problem, rng):
+    """A search: the start, then what the policy expects most of, learning from what was timed.
+
+    There is the more to choose from the more was timed: what is one move from the start, what the actor's walks come
+    by, what is around the best so far.
+    """
+    pool = Pool(shipped(), problem)
+    times = {problem.start: (yield problem.start)}
+    pool.around(problem.start)
+    pool.walk(rng)
     while True:
         pool.around(min(times, key=times.get))
         schedule = pool.promising(times) or neighbour(problem, rng.choice(list(times)), rng)

@@ -24,14 +24,14 @@ from znn.tuner.agent.network import Judges
 from znn.tuner.agent.weights import SHIPPED, UnusableWeights, save
 from znn.tuner.measuring import Measurer
 from znn.tuner.moves import neighbour
-from znn.tuner.searches import Budget, run
+from znn.tuner.searches import SEARCHES, Budget, run
 from znn.tuner.table import Table
 from znn.tuner.workloads import published
 
 LENGTHS = 1, 1, 2, 2, 3, 4, 6, 8  # of walks
 PARENTS = 5                       # they set out from the best so many
 EACH = 2                          # convolutions of a family
-SCHEDULES, PROPOSED = 20, 8       # measured of a problem
+AROUND, SCHEDULES, PROPOSED = 60, 20, 8  # measured of a problem
 JUDGES, EPOCHS = 3, 14
 HELD_OUT = 5                      # one problem in so many, to check judges
 PICKS = 1, 3, 5, 10
@@ -49,9 +49,10 @@ def evolving(problem, rng):
 
 
 def measure(table, problems, seconds, rng):
-    """Measure schedules of problems that a table has few of, into the table: evolving ones, and what the policy as it
-    is proposes, so that its successor learns where it errs (Ross et al., arXiv 1011.0686)."""
-    wanted = [(evolving, SCHEDULES)]
+    """Measure schedules of problems that a table has few of, into the table: what is one move from the start and from
+    the best of that, evolving ones, and what the policy as it is proposes, so that its successor learns where it errs
+    (Ross et al., arXiv 1011.0686)."""
+    wanted = [(SEARCHES["greedy 1"], AROUND), (evolving, SCHEDULES)]
     with contextlib.suppress(UnusableWeights):  # of an older observation
         policy.shipped()
         wanted.append((policy.policy, PROPOSED))
