@@ -244,6 +244,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", help="file of the runs, JSON lines; it is added to")
     parser.add_argument("--workloads", type=int, default=20)
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave the first workloads out")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, nargs="+", default=[2, 10], help="budgets of runs")
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, metavar="NAME",
@@ -253,7 +254,8 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="also write the table and what each workload reached here")
     parser.add_argument("--picture", metavar="FILE", help="draw the best so far over time")
     args = parser.parse_args()
-    runs, workloads = Runs(args.runs), chosen(published("test", target.current()), args.workloads)
+    runs = Runs(args.runs)
+    workloads = chosen(published("test", target.current()), args.skip + args.workloads)[args.skip:]
     if not args.report and not collect(runs, workloads, args, time.perf_counter() + args.slice):
         raise SystemExit(f"not all runs are in {args.runs}: the same command goes on")
     done = [w.name for w in workloads if w.name in runs.ratios and not runs.unmeasured(w.name)]
