@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit, prange
 
 from znn.codegen.plan import PLAIN, Epilogue
+from znn.codegen.rows import touch
 from znn.codegen.transforms.plane import Lanes, from_points, to_points
 from znn.loops.contraction import Access, row_major
 from znn.loops.convolution import points_forward
@@ -29,6 +30,7 @@ from znn.runtime.winograd import record
 SCRATCH = 704 << 10  # bytes of input at points, to stay in the second cache
 WIDEST = 16          # vectors of lanes that a row fills at most: its columns stand in a buffer on the stack
 TOGETHER = 8         # output channels at least that are multiplied at all points before the next ones
+TURNS = 12           # parts of the points' products, with rows of the output asked for in between
 CHUNK = 64           # weights that are transformed together
 
 
@@ -89,7 +91,8 @@ class PlaneTiles:
                                 for first, end in plan.blocks])
         lanes = [Lanes(m[1], dilation[2], int(self.blocks[:, 2].max()), plan.pitch, step) for step in plan.steps]
         self._transforms = (address(to_points, where, dtype, _rows(to_y), _rows(to_x), lanes[0]),
-                            address(from_points, where, dtype, _rows(back_y.T), _rows(back_x.T), lanes[1], epilogue))
+                            address(from_points, where, dtype, _rows(back_y.T), _rows(back_x.T), lanes[1], epilogue),
+                            address(touch, where, dtype, m[0]))
         kinds = [[_kernel(request, e) for e in (PLAIN, Epilogue(accumulate=True))] for request in
                  _products(math.prod(self.points), ci, co, plan, dtype, where)]
         self._lay_out_weights(kinds, mirrored)
@@ -167,8 +170,7 @@ class PlaneTiles:
         zeros = np.zeros(self._widest() + halo, self.dtype)
         tables, counter = np.zeros((threads, max(self.points[0], self.m[0]), 2), np.int64), np.zeros(1, np.int64)
         grid = (out.shape[0], *out.shape[2:4], *self.dilation[:2], self.taps[0], self.m[0], self.points[0],
-                math.prod(self.points), self.ci, self.co, plan.together, plan.rows, plan.lanes, plan.pitch, *plan.steps,
-                halo, item)
+                math.prod(self.points), self.ci, self.co, plan.together, plan.rows, plan.lanes, *plan.steps, halo, item)
         _run(grid, record(source, start, extent or source.shape[2:4], before), record(out, 0, out.shape[2:4], (0, 0)),
              self.blocks, self.starts, code, self._transforms, 0 if bias is None else bias.ctypes.data,
              zeros.ctypes.data, scratch.ctypes.data, scratch.strides[0], tables, counter)
@@ -293,51 +295,54 @@ def _run(grid, source, out, blocks, starts, code, transforms, bias, zeros, scrat
 @njit(nogil=True, cache=True)
 def _work(grid, source, out, blocks, starts, code, transforms, bias, zeros, scratch, table, counter):
     """What a thread does: take the tiles of a few rows, compute them, until there are none."""
-    volumes, planes, rows, dz, dy, kz, my, py, points, ci, co, together, height, lanes, pitch = grid[:15]
-    v_step, m_step, halo, item = grid[15:]
+    volumes, planes, rows, dz, dy, kz, my, py, points, ci, co, together, height, lanes = grid[:14]
+    v_step, m_step, halo, item = grid[14:]
     base, of_n, of_c, of_z, of_y, held, held_rows, before_z, before_y = source
     to, to_n, to_c, to_z, to_y = out[:5]
     of_plane = points * v_step * item
     v, products = scratch, scratch + kz * of_plane
     waste = products + points * m_step * item  # rows that nobody wants
-    rows_at = table.ctypes.data
-    groups = -(-len(starts) // height)
+    rows_at, groups = table.ctypes.data, -(-len(starts) // height)
     task, tasks = take(counter, 1), volumes * planes * groups * len(blocks)
     while task < tasks:
         (first, end, vectors), rest = blocks[task % len(blocks)], task // len(blocks)
         group, rest = rest % groups * height, rest // groups
         volume, plane = rest // planes, rest % planes
-        many = min(height, len(starts) - group)
+        many, z = min(height, len(starts) - group), plane - before_z
         reached = 0
         for k in range(kz):
-            z = plane + k * dz - before_z
-            reached |= int(0 <= z < held) << k
-        reached = reached or 1  # zeros, where nothing reaches
+            reached += int(0 <= z + k * dz < held) << k
+        reached = max(reached, 1)  # zeros, where nothing reaches
         for k in range(kz):
-            if not reached >> k & 1:
-                continue
-            z = plane + k * dz - before_z
-            start = base + volume * of_n + z * of_z + first * item
-            for r in range(many):
-                for i in range(py):
-                    y = starts[group + r] + i * dy - before_y
-                    inside = y >= 0 and y < held_rows and z >= 0 and z < held
-                    table[i, 0] = start + y * of_y if inside else zeros
-                    table[i, 1] = of_c // item if inside else 0
+            start = base + volume * of_n + (z + k * dz) * of_z + first * item
+            for r in range(many if reached >> k & 1 else 0):
+                _rows_to(table[:py], start, starts[group + r] - before_y, dy, held_rows if 0 <= z + k * dz < held else 0,
+                         of_y, of_c // item, zeros)
                 call(transforms[0], (v + k * of_plane + r * lanes * item, rows_at, end - first + halo, vectors, 0, ci))
         for block in range(len(code)):
             channel, begun = block * together, 0
+            wide = min(together, co - channel)
+            start = to + volume * to_n + channel * to_c + plane * to_z + first * item
             for k in range(kz):
-                if reached >> k & 1:
-                    call(code[block, begun], (products, v + k * of_plane, code[block, 2 + k], 0, 0, points))
-                    begun = 1
-            place = to + volume * to_n + channel * to_c + plane * to_z + first * item
+                for turn in range(TURNS if reached >> k & 1 else 0):
+                    call(code[block, begun], (products, v + k * of_plane, code[block, 2 + k], 0,
+                                              points * turn // TURNS, points * (turn + 1) // TURNS))
+                    for r in range(0 if begun else many):
+                        _rows_to(table[:my], start, starts[group + r], dy, rows, to_y, to_c // item, waste)
+                        call(transforms[2], (0, rows_at, 0, end - first, wide * turn // TURNS,
+                                             wide * (turn + 1) // TURNS))
+                begun = begun or reached >> k & 1
             for r in range(many):
-                for i in range(my):
-                    y = starts[group + r] + i * dy
-                    inside = y < rows
-                    table[i, 0] = place + y * to_y if inside else waste
-                    table[i, 1] = to_c // item if inside else 0
+                _rows_to(table[:my], start, starts[group + r], dy, rows, to_y, to_c // item, waste)
                 call(transforms[1], (rows_at, products + r * lanes * item, bias + channel * item, end - first, vectors,
-                                     0, min(together, co - channel)))
+                                     0, wide))
         task = take(counter, 1)
+
+
+@njit(nogil=True, inline="always")
+def _rows_to(table, start, y, step, rows, of_y, of_c, elsewhere):
+    """Write where the rows y, y + step... of `rows` are, `elsewhere` for those that there are not."""
+    for i in range(len(table)):
+        inside = 0 <= y + i * step < rows
+        table[i, 0] = start + (y + i * step) * of_y if inside else elsewhere
+        table[i, 1] = of_c if inside else 0
