@@ -8,7 +8,18 @@ from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import row_major
 from znn.loops.convolution import conv_backward_data, conv_backward_weights, conv_forward
-from znn.runtime import arena, arrays, default, driver, pointwise, switches, winograd, winograd_weights
+from znn.runtime import (
+    arena,
+    arrays,
+    default,
+    driver,
+    pointwise,
+    switches,
+    winograd,
+    winograd_choice,
+    winograd_plane,
+    winograd_weights,
+)
 from znn.runtime.arrays import valid
 from znn.runtime.database import follows_schedules
 from znn.runtime.request import Request
@@ -51,7 +62,7 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
 
 
 def forward_way(x_shape, w_shape, dilation, epilogue, dtype):
-    """What computes `forward`: `winograd.Tiles`, or else the kernels of the parts of a row; the other one is None."""
+    """What computes `forward`: tiles at points, or else the kernels of the parts of a row; the other one is None."""
     extent, dilation, where = valid(x_shape, w_shape[2:], dilation), tuple(dilation), target.current()
     tiles = _at_points() and _tiles(*w_shape[:2], extent, w_shape[2:], dilation, dtype, epilogue, where)
     if tiles:
@@ -155,22 +166,20 @@ def _run(kernels, out, a, w, bias=None):
 def forward_requests(x_shape, w_shape, dilation, epilogue, dtype, where, points=True):
     """What `forward` asks for, without `points` what its direct form does: how often each `Request` runs; dict."""
     extent = valid(x_shape, w_shape[2:], dilation)
-    rows = points and _at_points() and _rows(*w_shape[:2], extent, w_shape[2:], dilation, dtype, where)
-    if rows:
-        return winograd.requests(w_shape[1], w_shape[0], w_shape[2:], dilation, (x_shape[0], *extent), rows, dtype,
-                                 where)
-    return dict.fromkeys(_direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where), 1)
+    found = points and _points_requests(*w_shape[:2], w_shape[2:], dilation, (x_shape[0], *extent), extent[0], dtype,
+                                        where)
+    return found or dict.fromkeys(_direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where), 1)
 
 
 def data_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
     """As `forward_requests`, for `backward_data` where `prepared` was asked for `reach` zeros."""
     extent = valid(x_shape, w_shape[2:], dilation)
-    rows = points and _at_points() and _rows(*w_shape[1::-1], x_shape[2:], w_shape[2:], dilation, dtype, where)
-    if rows:  # planes of x that a tap does not reach are none of its work
-        return winograd.requests(*w_shape[:2], w_shape[2:], dilation, (x_shape[0], extent[0], *x_shape[3:]), rows,
-                                 dtype, where)
+    # planes of x that a tap does not reach are none of its work
+    found = points and _points_requests(*w_shape[1::-1], w_shape[2:], dilation, (x_shape[0], *x_shape[2:]), extent[0],
+                                        dtype, where)
     held, left = padded_shape((x_shape[0], w_shape[0], *extent), reach, dtype)
-    return dict.fromkeys(_direct_data(x_shape, w_shape, extent[2], dilation, row_major(held), left, dtype, where), 1)
+    return found or dict.fromkeys(_direct_data(x_shape, w_shape, extent[2], dilation, row_major(held), left, dtype,
+                                               where), 1)
 
 
 def weights_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
@@ -187,16 +196,30 @@ def _at_points():
     return switches.on("ZNN_WINOGRAD")
 
 
+def _points_requests(co, ci, taps, dilation, shape, planes, dtype, where):
+    """What tiles at points ask for where these are sooner done, else None.
+
+    `shape` is (n, z, y, x) of the output, `planes` how many of it all taps are used for.
+    """
+    m = _at_points() and winograd_choice.form(shape[1:], ci, co, taps, dilation, where.lanes(dtype))
+    if not m:
+        return None
+    ask = winograd_plane.requests if isinstance(m, tuple) else winograd.requests
+    return ask(ci, co, taps, dilation, (shape[0], planes, *shape[2:]), m, dtype, where)
+
+
 def _rows(co, ci, extent, taps, dilation, dtype, where):
-    """Rows of a tile at points, None where the direct form is sooner done; extent is (z, y, x)."""
-    return winograd.tile(extent, ci, co, taps, dilation) if extent[2] >= where.lanes(dtype) else None
+    """Rows of a tile for the gradient of the weights, None where the direct form is sooner done."""
+    return winograd_choice.rows_form(extent, ci, co, taps, dilation, where.lanes(dtype))
 
 
 @follows_schedules
 def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False):
-    """How to compute a convolution at points, None where the direct form is sooner done."""
-    rows = _rows(co, ci, extent, taps, dilation, dtype, where)
-    return rows and winograd.Tiles(ci, co, taps, dilation, extent[2], rows, dtype, epilogue, where, mirrored)
+    """How to compute a convolution at points, None where the direct form is sooner done; extent is (z, y, x)."""
+    m = winograd_choice.form(extent, ci, co, taps, dilation, where.lanes(dtype))
+    if isinstance(m, tuple):
+        return winograd_plane.PlaneTiles(ci, co, taps, dilation, extent[1:], m, dtype, epilogue, where, mirrored)
+    return m and winograd.Tiles(ci, co, taps, dilation, extent[2], m, dtype, epilogue, where, mirrored)
 
 
 @follows_schedules

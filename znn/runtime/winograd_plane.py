@@ -27,10 +27,11 @@ from znn.runtime.request import Request
 from znn.runtime.threads import parallel
 from znn.runtime.winograd import record
 
-SCRATCH = 704 << 10  # bytes of input at points, to stay in the second cache
-WIDEST = 16          # vectors of lanes that a row fills at most: its columns stand in a buffer on the stack
+SCRATCH = 1280 << 10  # bytes of input at points, to stay in the second cache
+WIDEST = 8           # vectors of lanes that a row fills at most: its columns stand in a buffer on the stack
 TOGETHER = 8         # output channels at least that are multiplied at all points before the next ones
 TURNS = 12           # parts of the points' products, with rows of the output asked for in between
+BEGIN, DOWN, ACROSS = 0.5, 30, 220
 CHUNK = 64           # weights that are transformed together
 
 
@@ -40,12 +41,13 @@ class Layout:
 
     Attributes
     ----------
-    blocks : tuple of (int, int)
-        Columns of the output, (first, end).
+    pieces : ndarray, (pieces, 5)
+        Parts of rows of tiles: first row and first column of the output, the column after the last, the first of the
+        lanes in which its tiles are, how many vectors they fill.
+    tasks : ndarray, (tasks + 1,)
+        The first piece of each task, then how many pieces there are.
     lanes : int
-        Tiles of a row, in its widest block.
-    rows : int
-        Rows of tiles that a task takes.
+        Of a task, whole vectors.
     together : int
         Output channels of a block.
     pitch : int
@@ -54,9 +56,9 @@ class Layout:
         Elements from point to point, of the input and of a block of the output.
     """
 
-    blocks: tuple
+    pieces: np.ndarray
+    tasks: np.ndarray
     lanes: int
-    rows: int
     together: int
     pitch: int
     steps: tuple
@@ -85,11 +87,10 @@ class PlaneTiles:
         (back_y, at_y, to_y), (back_x, at_x, to_x) = (matrices(n, t) for n, t in zip(m, taps[1:]))
         self.points = len(to_y), len(to_x)
         self.layout = plan = layout(ci, co, taps, dilation, extent, m, dtype, where)
+        self._longest = int((plan.pieces[:, 2] - plan.pieces[:, 1]).max())
         self._weights_at = at_y.astype(dtype), at_x.astype(dtype)
-        self.starts = _starts(extent[0], dilation[1], m[0])
-        self.blocks = np.array([(first, end, -(-tiles_along(end - first, dilation[2], m[1]) // where.lanes(dtype)))
-                                for first, end in plan.blocks])
-        lanes = [Lanes(m[1], dilation[2], int(self.blocks[:, 2].max()), plan.pitch, step) for step in plan.steps]
+        widest = plan.lanes // where.lanes(dtype)
+        lanes = [Lanes(m[1], dilation[2], widest, plan.pitch, step) for step in plan.steps]
         self._transforms = (address(to_points, where, dtype, _rows(to_y), _rows(to_x), lanes[0]),
                             address(from_points, where, dtype, _rows(back_y.T), _rows(back_x.T), lanes[1], epilogue),
                             address(touch, where, dtype, m[0]))
@@ -156,23 +157,19 @@ class PlaneTiles:
     def scratch_shape(self):
         """Of what the threads at hand compute in, a row each."""
         of_input, of_block = (math.prod(self.points) * step for step in self.layout.steps)
-        return numba.get_num_threads(), self.taps[0] * of_input + of_block + arena.pitch(self._widest(), self.dtype)
-
-    def _widest(self):
-        """Columns of the widest block."""
-        return max(end - first for first, end in self.layout.blocks)
+        return numba.get_num_threads(), self.taps[0] * of_input + of_block + arena.pitch(self._longest, self.dtype)
 
     def launch(self, out, source, weights, scratch, bias=None, start=0, extent=None, before=(0, 0)):
         """`run` with what `weights` gave, in `scratch` (threads or more, scratch_shape()[1])."""
         threads, code, item = numba.get_num_threads(), self._code.copy(), self.dtype.itemsize
         code[:, 2:] = weights.ctypes.data + item * code[:, 2:]
         halo, plan = self.dilation[2] * (self.taps[2] - 1), self.layout
-        zeros = np.zeros(self._widest() + halo, self.dtype)
+        zeros = np.zeros(self._longest + halo, self.dtype)
         tables, counter = np.zeros((threads, max(self.points[0], self.m[0]), 2), np.int64), np.zeros(1, np.int64)
         grid = (out.shape[0], *out.shape[2:4], *self.dilation[:2], self.taps[0], self.m[0], self.points[0],
-                math.prod(self.points), self.ci, self.co, plan.together, plan.rows, plan.lanes, *plan.steps, halo, item)
+                math.prod(self.points), self.ci, self.co, plan.together, *plan.steps, halo, item)
         _run(grid, record(source, start, extent or source.shape[2:4], before), record(out, 0, out.shape[2:4], (0, 0)),
-             self.blocks, self.starts, code, self._transforms, 0 if bias is None else bias.ctypes.data,
+             plan.pieces, plan.tasks, code, self._transforms, 0 if bias is None else bias.ctypes.data,
              zeros.ctypes.data, scratch.ctypes.data, scratch.strides[0], tables, counter)
 
 
@@ -184,29 +181,48 @@ def tiles_along(width, dilation, m):
 
 def layout(ci, co, taps, dilation, extent, m, dtype, where):
     """The `Layout` of a convolution; parameters are those of `PlaneTiles`."""
-    native, unit = where.lanes(dtype), m[1] * dilation[2]
-    points = [n + t - 1 for n, t in zip(m, taps[1:])]
-    held = math.prod(points) * ci * taps[0] * dtype.itemsize  # bytes of a lane
-    most = min(SCRATCH // held, WIDEST * native)
-    blocks = _blocks(extent[1], unit, max(1, most // dilation[2]), native)
-    lanes = max(tiles_along(end - first, dilation[2], m[1]) for first, end in blocks)
-    many = len(_starts(extent[0], dilation[1], m[0]))
-    rows = min(range(1, max(1, min(most // lanes, many)) + 1),
-               key=lambda h: (-(-many // h) * -(-h * lanes // native), h))
-    vectors = -(-rows * lanes // native)
+    native, points = where.lanes(dtype), math.prod(n + t - 1 for n, t in zip(m, taps[1:]))
+    starts, unit = _starts(extent[0], dilation[1], m[0]), (dilation[2], m[1])
+    held = points * ci * taps[0] * dtype.itemsize * native  # bytes of a vector of lanes
+    least = max(1, dilation[2] // native)
+    cuts = {v: _cut(starts, extent[1], unit, v * native, native)
+            for v in range(least, max(least, min(SCRATCH // held, WIDEST)) + 1)}
+
+    def cost(v):
+        """Multiplications of vectors, and others that take the time of what is done beside them."""
+        pieces, tasks = cuts[v]
+        products = (len(tasks) - 1) * (v + BEGIN) * points * taps[0] * ci * co
+        transforms = sum(DOWN * (-(-(end - first) // native) + 1) + ACROSS * n for _, first, end, _, n in pieces)
+        return products + transforms * (taps[0] * ci + co)
+
+    vectors = min(cuts, key=cost)
     at_once, _ = default.tile(co, vectors, where.registers)
     together = min(co, at_once * -(-TOGETHER // at_once))
-    pitch = ((rows - 1) * lanes + -(-lanes // native) * native + native - 1) // native * native
+    pitch = (vectors + 1) * native  # the last vector of a piece may be longer than the lanes
     steps = tuple(_odd_lines(c * pitch, dtype) for c in (ci, together))
-    return Layout(tuple(blocks), lanes, rows, together, pitch, steps)
+    return Layout(*map(np.array, cuts[vectors]), vectors * native, together, pitch, steps)
 
 
-def _blocks(width, unit, most, native):
-    """A row's columns in blocks (first, end) of at most about `most` units, none shorter than a vector."""
-    units = -(-width // unit)
-    step = -(-units // -(-units // most)) * unit
-    starts = [s for s in range(0, width, step) if s == 0 or width - s >= native]
-    return list(zip(starts, [*starts[1:], width]))
+def _cut(starts, width, unit, lanes, native):
+    """The pieces and tasks of a `Layout`: rows of tiles one after the other, whole units, no piece below a vector."""
+    (dilation, m), pieces, tasks, used = unit, [], [0], 0
+    columns = dilation * m
+    for row in starts.tolist():
+        first = 0
+        while first < width:
+            end = min(width, first + (lanes - used) // dilation * columns)
+            if width - end < native < width - first and end < width:  # what is left must be a piece too
+                end = first + (width - native - first) // columns * columns
+            if tiles_along(width - first, *unit) <= lanes - used:
+                end = width
+            if end - first < native and used:
+                tasks.append(len(pieces))
+                used = 0
+                continue
+            many = tiles_along(end - first, *unit)
+            pieces.append((row, first, end, used, -(-many // native)))
+            first, used = end, used + many
+    return pieces, [*tasks, len(pieces)]
 
 
 def _odd_lines(elements, dtype):
@@ -228,7 +244,7 @@ def _products(points, ci, co, plan, dtype, where):
     """What is asked for: products for the whole blocks of output channels, and for the last one if it is shorter."""
     found, pitch = [], plan.pitch
     for many in filter(None, (min(co, plan.together), co % plan.together if co > plan.together else 0)):
-        c = points_forward(points, ci, many, 1, (0, plan.rows * plan.lanes), 1, pitch, pitch)
+        c = points_forward(points, ci, many, 1, (0, plan.lanes), 1, pitch, pitch)
         v, m = (Access(a.name, (("p", step), *a.strides[1:])) for a, step in zip((c.a, c.out), plan.steps))
         found.append(Request(replace(c, a=v, out=m), default.RULES["spatial"], where, dtype, "before", task="p"))
     return found
@@ -240,8 +256,7 @@ def requests(ci, co, taps, dilation, shape, m, dtype, where):
     `shape` is (n, planes, rows, columns) of the output, the planes being those that all taps are used for.
     """
     plan = layout(ci, co, taps, dilation, shape[2:], m, dtype, where)
-    groups = -(-len(_starts(shape[2], dilation[1], m[0])) // plan.rows)
-    runs = shape[0] * shape[1] * taps[0] * groups * len(plan.blocks)
+    runs = shape[0] * shape[1] * taps[0] * (len(plan.tasks) - 1)
     points = math.prod(n + t - 1 for n, t in zip(m, taps[1:]))
     times = co // plan.together, 1
     return {request: runs * many for request, many in zip(_products(points, ci, co, plan, dtype, where), times)}
@@ -286,55 +301,51 @@ def _add(total, factor, values):
 
 
 @parallel
-def _run(grid, source, out, blocks, starts, code, transforms, bias, zeros, scratch, size, tables, counter):
+def _run(grid, source, out, pieces, tasks, code, transforms, bias, zeros, scratch, size, tables, counter):
     for thread in prange(len(tables)):
-        _work(grid, source, out, blocks, starts, code, transforms, bias, zeros, scratch + thread * size,
+        _work(grid, source, out, pieces, tasks, code, transforms, bias, zeros, scratch + thread * size,
               tables[thread], counter)
 
 
 @njit(nogil=True, cache=True)
-def _work(grid, source, out, blocks, starts, code, transforms, bias, zeros, scratch, table, counter):
-    """What a thread does: take the tiles of a few rows, compute them, until there are none."""
-    volumes, planes, rows, dz, dy, kz, my, py, points, ci, co, together, height, lanes = grid[:14]
-    v_step, m_step, halo, item = grid[14:]
+def _work(grid, source, out, pieces, tasks, code, transforms, bias, zeros, scratch, table, counter):
+    """What a thread does: take a few pieces of rows of tiles, compute them, until there are none."""
+    volumes, planes, rows, dz, dy, kz, my, py, points, ci, co, together, v_step, m_step, halo, item = grid
     base, of_n, of_c, of_z, of_y, held, held_rows, before_z, before_y = source
     to, to_n, to_c, to_z, to_y = out[:5]
     of_plane = points * v_step * item
     v, products = scratch, scratch + kz * of_plane
     waste = products + points * m_step * item  # rows that nobody wants
-    rows_at, groups = table.ctypes.data, -(-len(starts) // height)
-    task, tasks = take(counter, 1), volumes * planes * groups * len(blocks)
-    while task < tasks:
-        (first, end, vectors), rest = blocks[task % len(blocks)], task // len(blocks)
-        group, rest = rest % groups * height, rest // groups
-        volume, plane = rest // planes, rest % planes
-        many, z = min(height, len(starts) - group), plane - before_z
-        reached = 0
+    rows_at, each = table.ctypes.data, len(tasks) - 1
+    task = take(counter, 1)
+    while task < volumes * planes * each:
+        mine = pieces[tasks[task % each]:tasks[task % each + 1]]
+        volume, plane = task // each // planes, task // each % planes
+        z, reached = plane - before_z, 0
         for k in range(kz):
             reached += int(0 <= z + k * dz < held) << k
         reached = max(reached, 1)  # zeros, where nothing reaches
         for k in range(kz):
-            start = base + volume * of_n + (z + k * dz) * of_z + first * item
-            for r in range(many if reached >> k & 1 else 0):
-                _rows_to(table[:py], start, starts[group + r] - before_y, dy, held_rows if 0 <= z + k * dz < held else 0,
-                         of_y, of_c // item, zeros)
-                call(transforms[0], (v + k * of_plane + r * lanes * item, rows_at, end - first + halo, vectors, 0, ci))
+            start, there = base + volume * of_n + (z + k * dz) * of_z, held_rows if 0 <= z + k * dz < held else 0
+            for row, first, end, lane, vectors in mine if reached >> k & 1 else mine[:0]:
+                _rows_to(table[:py], start + first * item, row - before_y, dy, there, of_y, of_c // item, zeros)
+                call(transforms[0], (v + k * of_plane + lane * item, rows_at, end - first + halo, vectors, 0, ci))
         for block in range(len(code)):
             channel, begun = block * together, 0
             wide = min(together, co - channel)
-            start = to + volume * to_n + channel * to_c + plane * to_z + first * item
+            start = to + volume * to_n + channel * to_c + plane * to_z
             for k in range(kz):
                 for turn in range(TURNS if reached >> k & 1 else 0):
                     call(code[block, begun], (products, v + k * of_plane, code[block, 2 + k], 0,
                                               points * turn // TURNS, points * (turn + 1) // TURNS))
-                    for r in range(0 if begun else many):
-                        _rows_to(table[:my], start, starts[group + r], dy, rows, to_y, to_c // item, waste)
+                    for row, first, end, _, _ in mine[:0] if begun else mine:
+                        _rows_to(table[:my], start + first * item, row, dy, rows, to_y, to_c // item, waste)
                         call(transforms[2], (0, rows_at, 0, end - first, wide * turn // TURNS,
                                              wide * (turn + 1) // TURNS))
                 begun = begun or reached >> k & 1
-            for r in range(many):
-                _rows_to(table[:my], start, starts[group + r], dy, rows, to_y, to_c // item, waste)
-                call(transforms[1], (rows_at, products + r * lanes * item, bias + channel * item, end - first, vectors,
+            for row, first, end, lane, vectors in mine:
+                _rows_to(table[:my], start + first * item, row, dy, rows, to_y, to_c // item, waste)
+                call(transforms[1], (rows_at, products + lane * item, bias + channel * item, end - first, vectors,
                                      0, wide))
         task = take(counter, 1)
 
