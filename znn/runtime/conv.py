@@ -17,6 +17,7 @@ from znn.runtime import (
     switches,
     winograd,
     winograd_choice,
+    winograd_layout,
     winograd_plane,
     winograd_weights,
 )
@@ -204,7 +205,7 @@ def _points_requests(co, ci, taps, dilation, shape, planes, dtype, where):
     m = _at_points() and winograd_choice.form(shape[1:], ci, co, taps, dilation, where.lanes(dtype))
     if not m:
         return None
-    ask = winograd_plane.requests if isinstance(m, tuple) else winograd.requests
+    ask = winograd_layout.requests if isinstance(m, tuple) else winograd.requests
     return ask(ci, co, taps, dilation, (shape[0], planes, *shape[2:]), m, dtype, where)
 
 

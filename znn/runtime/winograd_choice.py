@@ -6,7 +6,7 @@ import itertools
 
 from znn.loops.winograd import POINTS
 from znn.runtime.winograd import tiles
-from znn.runtime.winograd_plane import tiles_along
+from znn.runtime.winograd_layout import tiles_along
 
 FEWEST = 8         # rows of tiles: with less, threads have nothing to do
 GAIN = 0.74        # part of the direct form's time that points must stay below by this count
