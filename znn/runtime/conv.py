@@ -8,19 +8,7 @@ from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import row_major
 from znn.loops.convolution import conv_backward_data, conv_backward_weights, conv_forward
-from znn.runtime import (
-    arena,
-    arrays,
-    default,
-    driver,
-    pointwise,
-    switches,
-    winograd,
-    winograd_choice,
-    winograd_layout,
-    winograd_plane,
-    winograd_weights,
-)
+from znn.runtime import arena, arrays, default, driver, pointwise, switches, winograd_choice, winograd_weights
 from znn.runtime.arrays import valid
 from znn.runtime.database import follows_schedules
 from znn.runtime.request import Request
@@ -65,7 +53,7 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
 def forward_way(x_shape, w_shape, dilation, epilogue, dtype):
     """What computes `forward`: tiles at points, or else the kernels of the parts of a row; the other one is None."""
     extent, dilation, where = valid(x_shape, w_shape[2:], dilation), tuple(dilation), target.current()
-    tiles = _at_points() and _tiles(*w_shape[:2], extent, w_shape[2:], dilation, dtype, epilogue, where)
+    tiles = _at_points() and winograd_choice.made(*w_shape[:2], extent, w_shape[2:], dilation, dtype, epilogue, where)
     if tiles:
         return tiles, None
     return None, _forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where)
@@ -134,8 +122,8 @@ def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
     arrays.check(GRADIENT, "w", w)
     arrays.check_prepared(GRADIENT, x_shape, w.shape, g, left, extent, dilation, w.dtype)
     dx, dilation = arena.empty(x_shape, g.dtype), tuple(dilation)
-    tiles = _at_points() and _tiles(*w.shape[1::-1], x_shape[2:], w.shape[2:], dilation, g.dtype, Epilogue(),
-                                    target.current(), mirrored=True)
+    tiles = _at_points() and winograd_choice.made(*w.shape[1::-1], x_shape[2:], w.shape[2:], dilation, g.dtype,
+                                                  Epilogue(), target.current(), mirrored=True)
     if tiles:
         reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
         tiles.run(dx, g, w, start=left - reach[2], extent=extent[2:4], before=reach[:2])
@@ -167,17 +155,16 @@ def _run(kernels, out, a, w, bias=None):
 def forward_requests(x_shape, w_shape, dilation, epilogue, dtype, where, points=True):
     """What `forward` asks for, without `points` what its direct form does: how often each `Request` runs; dict."""
     extent = valid(x_shape, w_shape[2:], dilation)
-    found = points and _points_requests(*w_shape[:2], w_shape[2:], dilation, (x_shape[0], *extent), extent[0], dtype,
-                                        where)
+    found = points and _at_points() and winograd_choice.requests(*w_shape[:2], (x_shape[0], *extent), w_shape[2:],
+                                                                 dilation, dtype, where, extent[0])
     return found or dict.fromkeys(_direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where), 1)
 
 
 def data_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
     """As `forward_requests`, for `backward_data` where `prepared` was asked for `reach` zeros."""
     extent = valid(x_shape, w_shape[2:], dilation)
-    # planes of x that a tap does not reach are none of its work
-    found = points and _points_requests(*w_shape[1::-1], w_shape[2:], dilation, (x_shape[0], *x_shape[2:]), extent[0],
-                                        dtype, where)
+    found = points and _at_points() and winograd_choice.requests(*w_shape[1::-1], (x_shape[0], *x_shape[2:]),
+                                                                 w_shape[2:], dilation, dtype, where, extent[0])
     held, left = padded_shape((x_shape[0], w_shape[0], *extent), reach, dtype)
     return found or dict.fromkeys(_direct_data(x_shape, w_shape, extent[2], dilation, row_major(held), left, dtype,
                                                where), 1)
@@ -197,30 +184,9 @@ def _at_points():
     return switches.on("ZNN_WINOGRAD")
 
 
-def _points_requests(co, ci, taps, dilation, shape, planes, dtype, where):
-    """What tiles at points ask for where these are sooner done, else None.
-
-    `shape` is (n, z, y, x) of the output, `planes` how many of it all taps are used for.
-    """
-    m = _at_points() and winograd_choice.form(shape[1:], ci, co, taps, dilation, where.lanes(dtype))
-    if not m:
-        return None
-    ask = winograd_layout.requests if isinstance(m, tuple) else winograd.requests
-    return ask(ci, co, taps, dilation, (shape[0], planes, *shape[2:]), m, dtype, where)
-
-
 def _rows(co, ci, extent, taps, dilation, dtype, where):
     """Rows of a tile for the gradient of the weights, None where the direct form is sooner done."""
     return winograd_choice.rows_form(extent, ci, co, taps, dilation, where.lanes(dtype))
-
-
-@follows_schedules
-def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False):
-    """How to compute a convolution at points, None where the direct form is sooner done; extent is (z, y, x)."""
-    m = winograd_choice.form(extent, ci, co, taps, dilation, where.lanes(dtype))
-    if isinstance(m, tuple):
-        return winograd_plane.PlaneTiles(ci, co, taps, dilation, extent[1:], m, dtype, epilogue, where, mirrored)
-    return m and winograd.Tiles(ci, co, taps, dilation, extent[2], m, dtype, epilogue, where, mirrored)
 
 
 @follows_schedules

@@ -5,8 +5,9 @@ What is counted is those of a tile at its points, and for its transforms as many
 import itertools
 
 from znn.loops.winograd import POINTS
-from znn.runtime.winograd import tiles
-from znn.runtime.winograd_layout import tiles_along
+from znn.runtime import winograd, winograd_layout
+from znn.runtime.database import follows_schedules
+from znn.runtime.winograd_plane import PlaneTiles
 
 FEWEST = 8         # rows of tiles: with less, threads have nothing to do
 GAIN = 0.74        # part of the direct form's time that points must stay below by this count
@@ -41,6 +42,29 @@ def rows_form(extent, ci, co, taps, dilation, lanes):
     return _soonest(_rows(extent, ci, co, taps, dilation, lanes), extent, ci, co, taps)
 
 
+@follows_schedules
+def made(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False):
+    """`winograd.Tiles` or `PlaneTiles` for a convolution, None where the direct form is sooner done.
+
+    Parameters are those of `form` and of these.
+    """
+    m = form(extent, ci, co, taps, dilation, where.lanes(dtype))
+    if isinstance(m, tuple):
+        return PlaneTiles(ci, co, taps, dilation, extent[1:], m, dtype, epilogue, where, mirrored)
+    return m and winograd.Tiles(ci, co, taps, dilation, extent[2], m, dtype, epilogue, where, mirrored)
+
+
+def requests(co, ci, shape, taps, dilation, dtype, where, planes):
+    """What these ask for, and how often a run runs it on one thread; None where the direct form is sooner done.
+
+    `shape` is (n, z, y, x) of the output, `planes` how many of z count: a gradient's last ones are not reached by all
+    taps, which is none of its work.
+    """
+    m = form(shape[1:], ci, co, taps, dilation, where.lanes(dtype))
+    ask = winograd_layout.requests if isinstance(m, tuple) else winograd.requests
+    return m and ask(ci, co, taps, dilation, (shape[0], planes, *shape[2:]), m, dtype, where)
+
+
 def _soonest(costs, extent, ci, co, taps):
     direct = extent[1] * extent[2] * taps[0] * taps[1] * taps[2] * ci * co
     best = min(costs, key=costs.get, default=None)
@@ -52,7 +76,7 @@ def _rows(extent, ci, co, taps, dilation, lanes):
     each = taps[0] * taps[2] * ci * co + PASS * (taps[0] * ci + co)  # of a column at a point
     found = {}
     for m in _sizes(taps[1]) if extent[2] >= lanes else ():
-        many = tiles(extent[1], dilation[1], m)
+        many = winograd.tiles(extent[1], dilation[1], m)
         if extent[0] * many >= FEWEST:
             found[m] = many * (m + taps[1] - 1) * extent[2] * each
     return found
@@ -63,7 +87,7 @@ def _plane(extent, ci, co, taps, dilation, lanes):
     unit, found = dilation[2], {}
     fits = extent[2] >= lanes and (unit % lanes == 0 or lanes % unit == 0)
     for my, mx in itertools.product(_sizes(taps[1]), _sizes(taps[2])) if fits else ():
-        many, along = tiles(extent[1], dilation[1], my), tiles_along(extent[2], unit, mx)
+        many, along = winograd.tiles(extent[1], dilation[1], my), winograd_layout.tiles_along(extent[2], unit, mx)
         points = (my + taps[1] - 1) * (mx + taps[2] - 1)
         transforms = (AT_POINT * points + FOR_OUTPUT * my * mx) * (taps[0] * ci + co)
         if extent[0] * many >= FEWEST:

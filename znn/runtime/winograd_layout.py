@@ -63,7 +63,7 @@ def layout(ci, co, taps, dilation, extent, m, dtype, where):
     native, points = where.lanes(dtype), math.prod(n + t - 1 for n, t in zip(m, taps[1:]))
     starts, unit = _starts(extent[0], dilation[1], m[0]), (dilation[2], m[1])
     held = points * ci * taps[0] * dtype.itemsize * native  # bytes of a vector of lanes
-    least = max(1, dilation[2] // native)
+    least = dilation[2] // native + 1  # the last piece of a row may have more than a unit of columns
     cuts = {v: _cut(starts, extent[1], unit, v * native, native)
             for v in range(least, max(least, min(SCRATCH // held, WIDEST)) + 1)}
 
