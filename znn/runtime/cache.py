@@ -18,6 +18,7 @@ import llvmlite
 import numba
 
 from znn import codegen, loops
+from znn.codegen import transforms
 from znn.runtime import switches
 
 DIGEST = 32
@@ -30,7 +31,7 @@ def folder():
 
 def key(*parts):
     """Name of the entry for what `parts` describe, compiled by this version of the generator and of LLVM."""
-    text = "\n".join([*map(repr, parts), llvmlite.__version__, numba.__version__, generator()])
+    text = "\n".join([*map(repr, parts), llvmlite.__version__, numba.__version__, generator(), _transforms()])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -73,6 +74,15 @@ def _usable(path):
 
 @cache
 def generator():
-    """Digest of the sources that decide what code comes out."""
-    sources = sorted(p for package in (codegen, loops) for p in Path(package.__file__).parent.glob("*.py"))
+    """Digest of the sources that decide what code comes out for a schedule."""
+    return _sources(codegen, loops)
+
+
+@cache
+def _transforms():
+    return _sources(transforms)  # no schedule decides about them, so times measured for schedules stay
+
+
+def _sources(*packages):
+    sources = sorted(p for package in packages for p in Path(package.__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()

@@ -8,7 +8,7 @@ from znn.codegen import target
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import row_major
 from znn.loops.convolution import conv_backward_data, conv_backward_weights, conv_forward
-from znn.runtime import arena, arrays, default, driver, pointwise, switches, winograd, winograd_weights
+from znn.runtime import arena, arrays, default, driver, pointwise, switches, winograd_choice, winograd_weights
 from znn.runtime.arrays import valid
 from znn.runtime.database import follows_schedules
 from znn.runtime.request import Request
@@ -51,9 +51,9 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
 
 
 def forward_way(x_shape, w_shape, dilation, epilogue, dtype):
-    """What computes `forward`: `winograd.Tiles`, or else the kernels of the parts of a row; the other one is None."""
+    """What computes `forward`: tiles at points, or else the kernels of the parts of a row; the other one is None."""
     extent, dilation, where = valid(x_shape, w_shape[2:], dilation), tuple(dilation), target.current()
-    tiles = _at_points() and _tiles(*w_shape[:2], extent, w_shape[2:], dilation, dtype, epilogue, where)
+    tiles = _at_points() and winograd_choice.made(*w_shape[:2], extent, w_shape[2:], dilation, dtype, epilogue, where)
     if tiles:
         return tiles, None
     return None, _forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where)
@@ -122,8 +122,8 @@ def backward_data(x_shape, w, g, left, extent, dilation=(1, 1, 1)):
     arrays.check(GRADIENT, "w", w)
     arrays.check_prepared(GRADIENT, x_shape, w.shape, g, left, extent, dilation, w.dtype)
     dx, dilation = arena.empty(x_shape, g.dtype), tuple(dilation)
-    tiles = _at_points() and _tiles(*w.shape[1::-1], x_shape[2:], w.shape[2:], dilation, g.dtype, Epilogue(),
-                                    target.current(), mirrored=True)
+    tiles = _at_points() and winograd_choice.made(*w.shape[1::-1], x_shape[2:], w.shape[2:], dilation, g.dtype,
+                                                  Epilogue(), target.current(), mirrored=True)
     if tiles:
         reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
         tiles.run(dx, g, w, start=left - reach[2], extent=extent[2:4], before=reach[:2])
@@ -155,22 +155,19 @@ def _run(kernels, out, a, w, bias=None):
 def forward_requests(x_shape, w_shape, dilation, epilogue, dtype, where, points=True):
     """What `forward` asks for, without `points` what its direct form does: how often each `Request` runs; dict."""
     extent = valid(x_shape, w_shape[2:], dilation)
-    rows = points and _at_points() and _rows(*w_shape[:2], extent, w_shape[2:], dilation, dtype, where)
-    if rows:
-        return winograd.requests(w_shape[1], w_shape[0], w_shape[2:], dilation, (x_shape[0], *extent), rows, dtype,
-                                 where)
-    return dict.fromkeys(_direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where), 1)
+    found = points and _at_points() and winograd_choice.requests(*w_shape[:2], (x_shape[0], *extent), w_shape[2:],
+                                                                 dilation, dtype, where, extent[0])
+    return found or dict.fromkeys(_direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where), 1)
 
 
 def data_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
     """As `forward_requests`, for `backward_data` where `prepared` was asked for `reach` zeros."""
     extent = valid(x_shape, w_shape[2:], dilation)
-    rows = points and _at_points() and _rows(*w_shape[1::-1], x_shape[2:], w_shape[2:], dilation, dtype, where)
-    if rows:  # planes of x that a tap does not reach are none of its work
-        return winograd.requests(*w_shape[:2], w_shape[2:], dilation, (x_shape[0], extent[0], *x_shape[3:]), rows,
-                                 dtype, where)
+    found = points and _at_points() and winograd_choice.requests(*w_shape[1::-1], (x_shape[0], *x_shape[2:]),
+                                                                 w_shape[2:], dilation, dtype, where, extent[0])
     held, left = padded_shape((x_shape[0], w_shape[0], *extent), reach, dtype)
-    return dict.fromkeys(_direct_data(x_shape, w_shape, extent[2], dilation, row_major(held), left, dtype, where), 1)
+    return found or dict.fromkeys(_direct_data(x_shape, w_shape, extent[2], dilation, row_major(held), left, dtype,
+                                               where), 1)
 
 
 def weights_requests(x_shape, w_shape, dilation, reach, dtype, where, points=True):
@@ -188,15 +185,8 @@ def _at_points():
 
 
 def _rows(co, ci, extent, taps, dilation, dtype, where):
-    """Rows of a tile at points, None where the direct form is sooner done; extent is (z, y, x)."""
-    return winograd.tile(extent, ci, co, taps, dilation) if extent[2] >= where.lanes(dtype) else None
-
-
-@follows_schedules
-def _tiles(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False):
-    """How to compute a convolution at points, None where the direct form is sooner done."""
-    rows = _rows(co, ci, extent, taps, dilation, dtype, where)
-    return rows and winograd.Tiles(ci, co, taps, dilation, extent[2], rows, dtype, epilogue, where, mirrored)
+    """Rows of a tile for the gradient of the weights, None where the direct form is sooner done."""
+    return winograd_choice.rows_form(extent, ci, co, taps, dilation, where.lanes(dtype))
 
 
 @follows_schedules

@@ -18,7 +18,7 @@ from znn.codegen.plan import PLAIN, Epilogue
 from znn.codegen.rows import rows, touch
 from znn.loops.contraction import row_major
 from znn.loops.convolution import points_forward
-from znn.loops.winograd import POINTS, matrices
+from znn.loops.winograd import matrices
 from znn.runtime import arena, default
 from znn.runtime.database import follows_schedules
 from znn.runtime.driver import call, take
@@ -27,29 +27,6 @@ from znn.runtime.request import Request
 from znn.runtime.threads import parallel
 
 SCRATCH = 512 << 10  # bytes of rows at points, to stay in the second cache
-FEWEST = 8           # tiles: with less, threads have nothing to do
-GAIN = 0.74          # part of the direct form's time that points must stay below by this count
-PASS = 6             # multiplications that the transforms of a row take the time of
-
-
-def tile(extent, ci, co, taps, dilation):
-    """Rows of a tile that cost the least; None where the direct form costs less.
-
-    Parameters
-    ----------
-    extent : (int, int, int)
-        Of the output, (z, y, x).
-    ci, co : int
-    taps, dilation : (int, int, int)
-    """
-    each = taps[0] * taps[2] * ci * co  # multiplications of a row at a point
-    many = lambda m: tiles(extent[1], dilation[1], m)  # noqa: E731
-    cost = lambda m: many(m) * (m + taps[1] - 1) * (each + PASS * (taps[0] * ci + co))  # noqa: E731
-    able = [m for m in range(2, max(POINTS)) if m + taps[1] - 1 in POINTS and taps[1] > 1]
-    best = min(able, key=cost, default=None)
-    if best is None or extent[0] * many(best) < FEWEST or cost(best) > GAIN * extent[1] * taps[1] * each:
-        return None
-    return best
 
 
 def tiles(rows, dilation, m):

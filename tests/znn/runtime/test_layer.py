@@ -1,9 +1,11 @@
 """What layers say that they ask for, against what convolutions ask for when they compute."""
+import math
+
 import numpy as np
 import pytest
 
 from znn.codegen import target
-from znn.runtime import conv, database
+from znn.runtime import conv, database, winograd_choice
 from znn.runtime.layer import PASSES, Layer
 from znn.runtime.request import Request
 
@@ -71,16 +73,22 @@ def test_a_gradient_with_more_zeros_has_other_strides():
 
 @pytest.mark.parametrize("layer", [LAYERS["at points"], LAYERS["at points in 3D"]])
 def test_how_often_a_pass_runs_what_it_asks_for(layer):
-    """Counted in multiplications: points do m + r - 1 for m rows of an output where the direct form does m r."""
-    (co, ci, *taps), n = layer.w_shape, layer.x_shape[0]
-    for which, rows in (("forward", layer.extent[1]), ("data", layer.x_shape[3]), ("weights", layer.extent[1])):
-        asked = layer.requests(which, F32, target.TARGETS["avx512"])
-        columns = layer.x_shape[4] if which == "data" else layer.extent[2]
+    """Counted in multiplications: points do m + r - 1 for m outputs of r taps where the direct form does m r."""
+    (co, ci, *taps), n, d = layer.w_shape, layer.x_shape[0], layer.dilation
+    for which in PASSES:
+        where = target.TARGETS["avx512"]
+        asked = layer.requests(which, F32, where)
+        extent, channels = (layer.x_shape[2:], (co, ci)) if which == "data" else (layer.extent, (ci, co))
+        choose = winograd_choice.rows_form if which == "weights" else winograd_choice.form
+        m = choose(extent, *channels, taps, d, where.lanes(F32))
         done = sum(times * request.contraction.points for request, times in asked.items())
-        least = n * layer.extent[0] * taps[0] * taps[2] * ci * co * columns  # for a row at a point
-        assert done % least == 0
-        points = done // least
-        m = next(m for m in range(2, 9)
-                 if points == (m + taps[1] - 1) * sum(-(-len(range(p, rows, layer.dilation[1])) // m)
-                                                      for p in range(layer.dilation[1])))
-        assert {r.contraction.extents.get("p", m + taps[1] - 1) for r in asked} == {m + taps[1] - 1}
+        if which == "weights":
+            rows = sum(-(-len(range(p, extent[1], d[1])) // m) for p in range(d[1]))
+            assert done == n * layer.extent[0] * taps[0] * taps[2] * ci * co * extent[2] * rows * (m + taps[1] - 1)
+            continue
+        tiles = math.prod(sum(-(-len(range(p, e, step)) // size) for p in range(step))
+                          for e, step, size in zip(extent[1:], d[1:], m))
+        points = math.prod(size + t - 1 for size, t in zip(m, taps[1:]))
+        assert {r.contraction.extents["p"] for r in asked} == {points}
+        lanes, rest = divmod(done, n * layer.extent[0] * taps[0] * ci * co * points)
+        assert rest == 0 and tiles <= lanes < 1.25 * tiles + 16  # vectors that are not full

@@ -11,7 +11,7 @@ from znn.codegen import target
 from znn.codegen.plan import PLAIN, Epilogue
 from znn.loops.winograd import POINTS
 from znn.runtime import arena, conv, winograd, winograd_weights
-from znn.runtime.winograd import Tiles, tile
+from znn.runtime.winograd import Tiles
 from znn.runtime.winograd_weights import WeightTiles
 
 BIASED = Epilogue(bias=True, activation="relu")
@@ -133,23 +133,8 @@ def test_what_lies_around_does_not_matter():
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("extent, ci, co, taps, dilation, rows", [
-    ((5, 170, 170), 36, 36, (1, 3, 3), (1, 2, 2), 4),     # conv2b of VD2D3D
-    ((1, 180, 180), 48, 48, (1, 5, 5), (1, 2, 2), 2),     # conv2 of N4
-    ((5, 150, 150), 36, 36, (1, 2, 2), (1, 1, 1), 5),
-    ((5, 180, 180), 24, 24, (1, 2, 2), (1, 1, 1), None),  # conv1c: two taps over few maps
-    ((5, 180, 180), 1, 24, (1, 3, 3), (1, 1, 1), None),   # one map in: the transforms cost more than they save
-    ((1, 100, 100), 100, 2, (1, 1, 1), (1, 1, 1), None),  # nothing to save along y
-    ((3, 90, 90), 36, 36, (3, 1, 3), (1, 1, 1), None),
-    ((1, 1, 500), 36, 36, (1, 3, 3), (1, 1, 1), None),    # one tile: nothing for a second thread
-])
-def test_the_rule(extent, ci, co, taps, dilation, rows):
-    assert tile(extent, ci, co, taps, dilation) == rows
-
-
 def test_the_direct_form_can_be_asked_for(monkeypatch):
     x, w, b, grad = make(1, 24, 24, (1, 3, 3), (2, 40, 40), (1, 1, 1))
-    assert tile((2, 40, 40), 24, 24, (1, 3, 3), (1, 1, 1))
     results = []
     for wanted in "10":
         monkeypatch.setenv("ZNN_WINOGRAD", wanted)

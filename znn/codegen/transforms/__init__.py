@@ -1,0 +1,1 @@
+"""Transforms between tiles and points, as machine code."""
