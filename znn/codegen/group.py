@@ -52,6 +52,16 @@ BF16 = Group("bf16", 2)
 GROUPS = {g.name: g for g in (BF16,)}
 
 
+def elements(dtype, channels):
+    """Elements of a type, a Group or any other, that hold so many channels of a voxel."""
+    return dtype.elements(channels) if isinstance(dtype, Group) else channels
+
+
+def members(dtype):
+    """Channels that an element of a type holds, a Group or any other."""
+    return dtype.count if isinstance(dtype, Group) else 1
+
+
 def element(dtype):
     """A group, itself or by its name; anything else as numpy's dtype."""
     if isinstance(dtype, Group):
