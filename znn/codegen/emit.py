@@ -113,7 +113,7 @@ class Emitter:
         A masked access takes some processors ten times as long as a whole one.
         """
         if count.bit_count() > 2 or count == self.lanes:
-            return self.load(pointer, self._prefix(count))
+            return self.load(pointer, self.prefix(count))
         v, at = self.zero(), 0
         while at < count:
             size = 1 << (count - at).bit_length() - 1
@@ -143,7 +143,7 @@ class Emitter:
         for first, run in runs(offsets):
             where = self.at(pointer, offsets[first])
             if first == 0 and 2 * run > self.lanes:
-                self.store(value, where, self._prefix(run))
+                self.store(value, where, self.prefix(run))
             elif run == 1:
                 self.b.store(self.b.extract_element(value, I32(first)), where)
             else:
@@ -235,7 +235,7 @@ class Emitter:
         lanes = ir.Constant(ir.VectorType(I32, self.lanes), order)
         return self.b.shuffle_vector(v, ir.Constant(self.vector, ir.Undefined), lanes)
 
-    def _prefix(self, count):
+    def prefix(self, count):
         """Mask of the first `count` lanes, None for all."""
         if count == self.lanes:
             return None

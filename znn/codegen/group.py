@@ -117,6 +117,25 @@ def joined(e, group, vectors):
                                e.b.and_(high, _every(words, 0xffff0000))), e.vector)
 
 
+def ordered(e, group, v):
+    """The numbers of a vector of elements as integers of the same order: those below zero have the other bits reversed.
+
+    Positive NaN, and there is no other (`joined`), is the largest.
+    """
+    return _signs_apart(e, e.b.bitcast(v, _integers(e, group)))
+
+
+def unordered(e, group, integers):
+    """The vector of elements that `ordered` made integers of."""
+    return e.b.bitcast(_signs_apart(e, integers), e.vector)
+
+
+def larger(e, group, a, b):
+    """Of each two integers of `ordered` the larger."""
+    f = e.intrinsic(f"llvm.smax.v{a.type.count}i{group.bits}", a.type, [a.type, a.type])
+    return e.b.call(f, [a, b])
+
+
 def numbers(e, group, pointer):
     """A pointer to elements as one to numbers."""
     return e.b.bitcast(pointer, ir.IntType(group.bits).as_pointer())
@@ -174,6 +193,16 @@ def _rounded(e, v):
     bits = e.b.bitcast(v, words)
     odd = e.b.and_(e.b.lshr(bits, _every(words, 16)), _every(words, 1))
     return e.b.add(bits, e.b.add(odd, _every(words, 0x7fff)))
+
+
+def _signs_apart(e, integers):
+    bits = integers.type.element.width
+    negative = e.b.ashr(integers, _every(integers.type, bits - 1))
+    return e.b.xor(integers, e.b.and_(negative, _every(integers.type, (1 << bits - 1) - 1)))
+
+
+def _integers(e, group):
+    return ir.VectorType(ir.IntType(group.bits), group.count * e.lanes)
 
 
 def _words(e):

@@ -1,10 +1,12 @@
-"""Volumes between float32 and groups of narrow numbers (`znn.codegen.group`).
+"""Volumes of groups of narrow numbers (`znn.codegen.group`): from and to float32, sliding maxima, pointwise passes.
 
 Elements are uint32, the first channel of a group in the lowest bits; channels that fill the last group up are zero.
 """
 import numpy as np
 from numba import njit, prange
 
+from znn.codegen import target, voxels
+from znn.runtime import driver, kernel
 from znn.runtime.threads import parallel
 
 VOXELS = 1 << 13  # that a task takes
@@ -40,6 +42,45 @@ def to_groups(out, x):
 def from_groups(out, x):
     """Write x, elements of bf16, as float32 into `out`; shapes are those of `to_groups`."""
     _ungroup(out.reshape(len(out), -1).view(np.uint32), x.reshape(len(x), -1))
+
+
+def max_filter(out, x, window, dilation, group):
+    """`znn.runtime.pool.max_filter` of elements.
+
+    Parameters
+    ----------
+    out, x : ndarray of uint32, (elements, z, y, x)
+        Contiguous.
+    window, dilation : (int, int, int)
+    group : Group
+    """
+    code = kernel.address(voxels.maxima, target.current(), group, x.shape, tuple(window), tuple(dilation))
+    _run(code, out, x, None, None, out.shape[0] * out.shape[1] * out.shape[2])
+
+
+def elementwise(out, x, group, plus=None, by=None, bias=None, activation=None):
+    """`znn.runtime.elementwise.elementwise` of elements.
+
+    Parameters
+    ----------
+    out, x, plus : ndarray of uint32, (elements, z, y, x)
+        Contiguous, of one shape; `out` may be one of the others.
+    group : Group
+    by, bias : ndarray of float32, (channels,)
+    activation : None, "relu", or (a, b) for a tanh(b s)
+    """
+    elements, size = len(x), x[0].size
+    numbers = np.repeat(np.float32([[1], [0]]), elements * group.count, 1)
+    for row, given in zip(numbers, (by, bias)):
+        if given is not None:
+            row[:len(given)] = given
+    code = kernel.address(voxels.pointwise, target.current(), group, elements, size, plus is not None, activation)
+    _run(code, out, x, plus, numbers, voxels.tasks(elements, size))
+
+
+def _run(code, out, x, plus, numbers, tasks):
+    places = (0 if a is None else a.ctypes.data for a in (out, x, plus, numbers))
+    driver.run([(code, *places, tasks)])
 
 
 @parallel
