@@ -66,8 +66,9 @@ def stored_together(draw):
     """A convolution whose channels are stored in pairs, in part or whole."""
     extent = draw(st.tuples(SMALL, SMALL, st.integers(1, 40)))
     first = draw(st.integers(0, extent[2] - 1))
-    return conv_forward(draw(SMALL), draw(st.integers(1, 4)), 2 * draw(st.integers(1, 9)), draw(st.tuples(SMALL, SMALL, SMALL)),
-                        extent, columns=(first, draw(st.integers(first + 1, extent[2]))), together=2)
+    kernel, columns = draw(st.tuples(SMALL, SMALL, SMALL)), (first, draw(st.integers(first + 1, extent[2])))
+    return conv_forward(draw(SMALL), draw(st.integers(1, 4)), 2 * draw(st.integers(1, 9)), kernel, extent,
+                        columns=columns, together=2)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -106,8 +107,8 @@ def test_results_are_rounded_and_stored_in_pairs(data):
 
 
 @pytest.mark.parametrize("values", [
-    [1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20], [-1 - 2**-8, 3e38, -3.4e38, 0], [np.inf, -np.inf, -0.0, 2.**-126]],
-    ids=str)
+    [1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20], [-1 - 2**-8, 3e38, -3.4e38, 0],
+    [np.inf, -np.inf, -0.0, 2.**-126]], ids=str)
 def test_elements_hold_what_torch_rounds_to(values):
     x = np.array([values, values[::-1]], np.float32)
     found = numbers(grouped(x, BF16).ravel()).T

@@ -33,7 +33,8 @@ def narrow(function, dtype):
     together = _classes(function)
     inner = _inner(function, together)
     chosen = _element_types(function, together, inner, dtype)
-    site, lets, known = Site(function), [], {p: p for p in function.params}
+    site, lets = Site(function), []
+    known = {key: p for p in function.params for key in (p, (p, "f32"))}
 
     def operand(atom, wanted):
         """The variable with these elements, cast once for all that need it."""
