@@ -3,11 +3,13 @@
     python benchmarks/compiled.py                                  # three networks, output 8x128x128
     python benchmarks/compiled.py --outputs 1x30x30 8x128x128 --networks VD2D3D --threads 2
     python benchmarks/compiled.py --without join_sums              # what a pass brings: switch it off
+    python benchmarks/compiled.py --precision bf16                 # beside the same network compiled in float32
 
 Columns:
 
-    layers     kvoxel/s of output, the network called in inference mode as `pipeline.inference.predict` calls it
-    compiled   of `znn.compile(net)`
+    layers     kvoxel/s of output, the network called in inference mode as `pipeline.inference.predict` calls it; with
+               another precision than fp32 it is `znn.compile(net)` instead
+    compiled   of `znn.compile(net, precision)`
     ratio      of the two in the same round: the median over rounds, with its least and greatest
     apart      largest difference of the two results, by the largest value
     planned    MB that a run takes beside its input, from `peak_bytes`
@@ -27,9 +29,10 @@ import models
 import znn
 from znn.codegen import target
 from znn.graph.passes import PASSES
+from znn.pipeline.prediction import PRECISIONS
 
 
-def compare(name, output, rounds, without):
+def compare(name, output, rounds, without, precision):
     """Seconds of each round by contestant, and what else the table shows."""
     torch.manual_seed(0)
     net = models.build(*measure.NETWORKS[name]).eval()
@@ -41,12 +44,16 @@ def compare(name, output, rounds, without):
 
     layers()  # kernels are compiled, or read from the cache
     start = time.perf_counter()
-    fast = znn.compile(net, without=without)
+    fast = znn.compile(net, precision, without=without)
     planned = fast.peak_bytes(x.shape[2:])
     ready = time.perf_counter() - start
-    expected, found = layers(), fast(x)
+    before = layers
+    if precision != "fp32":
+        whole = znn.compile(net, without=without)
+        before = lambda: whole(x)  # noqa: E731
+    expected, found = before(), fast(x)
     apart = ((found - expected).abs().max() / expected.abs().max()).item()
-    seconds = measure.in_turn({"layers": layers, "compiled": lambda: fast(x)}, rounds)
+    seconds = measure.in_turn({"layers": before, "compiled": lambda: fast(x)}, rounds)
     return seconds, {"apart": apart, "planned": planned, "ready": ready}
 
 
@@ -57,17 +64,19 @@ def main():
     parser.add_argument("--threads", nargs="+", type=int, default=[numba.get_num_threads()])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--without", nargs="+", choices=PASSES, default=(), metavar="PASS", help="passes not made")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument("--json", metavar="FILE", help="also write the seconds of every round here")
     args = parser.parse_args()
-    print(f"inference, {target.current().name}, torch {torch.__version__}, kvoxel/s"
+    print(f"inference, {target.current().name}, torch {torch.__version__}, kvoxel/s, {args.precision}"
           + (f", without {', '.join(args.without)}" if args.without else ""))
-    print("network     output threads   layers compiled  ratio                  apart  planned  ready")
+    before = "layers" if args.precision == "fp32" else "  fp32"
+    print(f"network     output threads   {before} compiled  ratio                  apart  planned  ready")
     record = {}
     for name in args.networks:
         for output in args.outputs:
             for threads in args.threads:
                 measure.use_threads(threads)
-                seconds, about = compare(name, output, args.rounds, args.without)
+                seconds, about = compare(name, output, args.rounds, args.without, args.precision)
                 voxels = output[0] * output[1] * output[2] / 1e3
                 rates = {k: voxels / s for k, s in measure.median(seconds).items()}
                 ratios = [a / b for a, b in zip(seconds["layers"], seconds["compiled"])]

@@ -91,6 +91,17 @@ def test_networks_are_compiled_unless_one_says_not(folder, monkeypatch, override
     assert bool(ran) == runs
 
 
+def test_precision_bf16_is_close_and_for_compiled_networks(folder, monkeypatch):
+    command(monkeypatch, "precision=bf16")
+    values, attributes = read()
+    difference = np.abs(values - expected())
+    assert 1e-5 < difference.max() < 0.02 and json.loads(attributes["config"])["precision"] == "bf16"
+    for overrides, message in ((["precision=fp8"], "precision: expected one of fp32, bf16"),
+                               (["precision=bf16", "compiled=false"], "expected fp32 where networks are not compiled")):
+        with pytest.raises(SystemExit, match=message):
+            command(monkeypatch, *overrides, output="other.h5")
+
+
 def test_a_compiled_run_does_not_go_on_with_what_was_not(folder, monkeypatch):
     monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
     with monkeypatch.context() as patch:

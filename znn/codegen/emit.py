@@ -12,8 +12,8 @@ class Emitter:
     Parameters
     ----------
     target : Target
-    dtype : numpy.dtype
-        float32 or float64.
+    dtype : numpy.dtype or Group
+        float32 or float64; the elements of groups travel as float32, whose bits nothing looks at.
     signature : str
         Argument kinds, one letter each: "p" pointer to elements, "i" int64, "t" pointer to a table of int64.
     lanes : int, optional
@@ -21,7 +21,7 @@ class Emitter:
     """
 
     def __init__(self, target, dtype, signature, lanes=None):
-        self.size, self.lanes = dtype.itemsize, lanes or target.lanes(dtype)
+        self.target, self.size, self.lanes = target, dtype.itemsize, lanes or target.lanes(dtype)
         self.scalar = {4: ir.FloatType(), 8: ir.DoubleType()}[dtype.itemsize]
         self.vector = ir.VectorType(self.scalar, self.lanes)
         self._suffix = f"v{self.lanes}f{8 * self.size}"
@@ -62,7 +62,7 @@ class Emitter:
         where = self.b.bitcast(pointer, self.vector.as_pointer())
         if mask is None:
             return self.b.load(where, align=self.size)
-        f = self._intrinsic(f"llvm.masked.load.{self._suffix}.p0", self.vector,
+        f = self.intrinsic(f"llvm.masked.load.{self._suffix}.p0", self.vector,
                             [self.vector.as_pointer(), I32, self._masks, self.vector])
         return self.b.call(f, [where, I32(self.size), mask, self.zero()])
 
@@ -72,14 +72,14 @@ class Emitter:
         if mask is None:
             self.b.store(value, where, align=self.size)
         else:
-            f = self._intrinsic(f"llvm.masked.store.{self._suffix}.p0", ir.VoidType(),
+            f = self.intrinsic(f"llvm.masked.store.{self._suffix}.p0", ir.VoidType(),
                                 [self.vector, self.vector.as_pointer(), I32, self._masks])
             self.b.call(f, [value, where, I32(self.size), mask])
 
     def prefetch(self, pointer, level=2, write=False):
         """Ask the first or second cache for the line of an address, which need not exist, to read or to write it."""
         where = self.b.bitcast(pointer, ir.IntType(8).as_pointer())
-        f = self._intrinsic("llvm.prefetch.p0", ir.VoidType(), [where.type, I32, I32, I32])
+        f = self.intrinsic("llvm.prefetch.p0", ir.VoidType(), [where.type, I32, I32, I32])
         self.b.call(f, [where, I32(int(write)), I32(4 - level), I32(1)])  # the last: data
 
     def forget_loads(self):
@@ -113,7 +113,7 @@ class Emitter:
         A masked access takes some processors ten times as long as a whole one.
         """
         if count.bit_count() > 2 or count == self.lanes:
-            return self.load(pointer, self._prefix(count))
+            return self.load(pointer, self.prefix(count))
         v, at = self.zero(), 0
         while at < count:
             size = 1 << (count - at).bit_length() - 1
@@ -140,10 +140,10 @@ class Emitter:
 
     def scatter(self, value, pointer, offsets):
         """Store lane i at offset ``offsets[i]``, where that is not None; neighbours are stored at once."""
-        for first, run in _runs(offsets):
+        for first, run in runs(offsets):
             where = self.at(pointer, offsets[first])
             if first == 0 and 2 * run > self.lanes:
-                self.store(value, where, self._prefix(run))
+                self.store(value, where, self.prefix(run))
             elif run == 1:
                 self.b.store(self.b.extract_element(value, I32(first)), where)
             else:
@@ -156,7 +156,7 @@ class Emitter:
         for i, o in enumerate(offsets):
             if o is None:
                 self.b.store(self.scalar(0.0), self.at(target, i))
-        for first, run in _runs(offsets):
+        for first, run in runs(offsets):
             for i in range(first, first + run, self.lanes):
                 kind = ir.VectorType(self.scalar, min(self.lanes, first + run - i)).as_pointer()
                 v = self.b.load(self.b.bitcast(self.at(source, offsets[i]), kind), align=self.size)
@@ -216,7 +216,7 @@ class Emitter:
         Only the first lane is right when all lanes are summed.
         """
         if count == self.lanes:
-            f = self._intrinsic(f"llvm.vector.reduce.fadd.{self._suffix}", self.scalar, [self.scalar, self.vector])
+            f = self.intrinsic(f"llvm.vector.reduce.fadd.{self._suffix}", self.scalar, [self.scalar, self.vector])
             total = self.b.call(f, [ir.Constant(self.scalar, -0.0), v], fastmath=("reassoc",))
             return self.b.insert_element(self.zero(), total, I32(0))
         total, held = v, 1
@@ -235,7 +235,7 @@ class Emitter:
         lanes = ir.Constant(ir.VectorType(I32, self.lanes), order)
         return self.b.shuffle_vector(v, ir.Constant(self.vector, ir.Undefined), lanes)
 
-    def _prefix(self, count):
+    def prefix(self, count):
         """Mask of the first `count` lanes, None for all."""
         if count == self.lanes:
             return None
@@ -310,25 +310,26 @@ class Emitter:
         return self.b.shuffle_vector(one, undef, ir.Constant(ir.VectorType(I32, self.lanes), None))
 
     def _call(self, name, *vectors):
-        f = self._intrinsic(f"{name}.{self._suffix}", self.vector, [self.vector] * len(vectors))
+        f = self.intrinsic(f"{name}.{self._suffix}", self.vector, [self.vector] * len(vectors))
         return self.b.call(f, vectors)
 
-    def _intrinsic(self, name, returns, arguments):
+    def intrinsic(self, name, returns, arguments):
+        """LLVM's function of that name, declared on first use."""
         known = self.module.globals.get(name)
         return known or ir.Function(self.module, ir.FunctionType(returns, arguments), name)
 
 
-def _runs(offsets):
+def runs(offsets):
     """(first lane, length) of each longest run of neighbouring elements."""
-    runs = []
+    found = []
     for i, o in enumerate(offsets):
         if o is None:
             continue
-        if runs and sum(runs[-1]) == i and offsets[i - 1] is not None and o == offsets[i - 1] + 1:
-            runs[-1][1] += 1
+        if found and sum(found[-1]) == i and offsets[i - 1] is not None and o == offsets[i - 1] + 1:
+            found[-1][1] += 1
         else:
-            runs.append([i, 1])
-    return runs
+            found.append([i, 1])
+    return found
 
 
 def _contiguous(offsets):

@@ -18,6 +18,7 @@ A guarded loop runs from the first to the last step that its guards let through.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from znn.codegen import group
 from znn.codegen.emit import I1, I64, Emitter
 from znn.codegen.plan import BIAS, LINE, OUT, PLAIN, A, B, Plan
 
@@ -60,6 +61,8 @@ class Nest:
         """The kernel as an llvmlite module."""
         self.e = Emitter(self._target, self.plan.dtype, "ppppii", self.plan.lanes)
         self.pointers = list(self.e.fn.args[:4])
+        if self.plan.epilogue.stores:
+            self.pointers[OUT] = group.numbers(self.e, self.plan.epilogue.stores, self.pointers[OUT])
         self._tasks()
         return self.e.module
 
@@ -256,8 +259,14 @@ class Nest:
                 self.e.forget_loads()
                 seen.clear()
             n = places[offsets[OUT]][0]
-            acc[n] = self.e.fma(operand(A, offsets[A], used), operand(B, offsets[B], used), acc[n])
+            acc[n] = self._multiplied(operand(A, offsets[A], used), operand(B, offsets[B], used), acc[n])
         return acc
+
+    def _multiplied(self, a, b, c):
+        """c and the products of one element of each lane."""
+        if isinstance(self.plan.dtype, group.Group):
+            return group.dot(self.e, self.plan.dtype, a, b, c)
+        return self.e.fma(a, b, c)
 
     @cached_property
     def _whole(self):
@@ -286,6 +295,10 @@ class Nest:
             values = e.when(b.not_(_all(b, place.begins)), values, existing)
         if epilogue.bias or epilogue.activation:
             values = e.when(_all(b, place.ends), values, finished) if place.ends else finished(*values)
+        if epilogue.stores:
+            placed = [(v, [None if i is None else o + i for i in lanes]) for v, (o, _, lanes) in zip(values, targets)]
+            group.scatter(e, epilogue.stores, placed, pointer(OUT, 0))
+            return
         for v, (o, _, lanes) in zip(values, targets):
             e.scatter(v, pointer(OUT, o), lanes)
 

@@ -2,6 +2,7 @@
 import math
 from dataclasses import dataclass
 
+from znn.codegen.group import Group
 from znn.loops.layout import Packing
 from znn.loops.schedule import IllegalSchedule, Loop, Schedule
 
@@ -19,12 +20,24 @@ OUT, A, B, BIAS = range(4)  # the tensors, in the order of the kernel's argument
 class Epilogue:
     """What happens to a finished sum: add to what `out` holds, add a bias, apply an activation.
 
-    `activation` is None, "relu", or (a, b) for a tanh(b s).
+    `activation` is None, "relu", or (a, b) for a tanh(b s).  `stores` says in what groups the result is stored; None:
+    in numbers of the type that it is summed in.
+
+    Raises
+    ------
+    ValueError
+        If it is to add to what is stored in groups: that has lost the precision of a sum.
     """
 
     accumulate: bool = False
     bias: bool = False
     activation: str | tuple | None = None
+    stores: Group | None = None
+
+    def __post_init__(self):
+        if self.stores and self.accumulate:
+            raise ValueError(f"a sum that is stored as {self.stores.name} cannot be added to: store it in the type "
+                             "that it is summed in")
 
 
 PLAIN = Epilogue()
@@ -39,7 +52,8 @@ class Plan:
     schedule : Schedule
         Legal for the contraction.
     target : Target
-    dtype : numpy.dtype
+    dtype : numpy.dtype or Group
+        Of the elements of a and b.
     epilogue : Epilogue
     packed : {None, "before", "inside"}
         Whether operand b comes packed, or the kernel packs the part of it that the loops from `pack` on read, on its
@@ -70,8 +84,8 @@ class Plan:
     Raises
     ------
     IllegalSchedule
-        If the schedule is not legal, splits a sum in parallel that has an epilogue to follow, or asks a task to pack
-        more than its stack holds.
+        If the schedule is not legal, splits a sum in parallel that has an epilogue to follow, cuts a sum whose result
+        is stored in groups, or asks a task to pack more than its stack holds.
     """
 
     def __init__(self, contraction, schedule, target, dtype, epilogue=PLAIN, packed=None):
@@ -153,6 +167,12 @@ class Plan:
         if self.copies > 1 and self.epilogue != PLAIN:
             raise IllegalSchedule("a sum that is split over parallel tasks has no place for bias, activation or "
                                   "accumulation: mark an output dimension parallel instead")
+        cut = [str(self.loops[k]) for k in range(self.scope) if self.loops[k].dim in self.c.reductions
+               and self.counts[k] > 1]
+        if cut and self.epilogue.stores:
+            raise IllegalSchedule(f"loop {cut[0]} cuts a sum that is stored as {self.epilogue.stores.name}, where "
+                                  "parts of it would lose their precision: put all loops of output dimensions that are "
+                                  "not unrolled outside of it")
 
     def _look_ahead(self):
         """Where to ask for what task number t + AHEAD reads of a, while task t computes.

@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 
+from znn.codegen import group
 from znn.codegen.emit import I64, Emitter
 from znn.codegen.plan import PLAIN
 
@@ -18,11 +19,14 @@ def rows(target, dtype, matrix, epilogue=PLAIN):
     Parameters
     ----------
     target : Target
-    dtype : numpy.dtype
+    dtype : numpy.dtype or Group
+        Of the elements of `in`; those of a group are in `out` too.
     matrix : sequence of sequences of float
     epilogue : Epilogue
+        Where it stores groups, a channel of `out` stands for those of `in` and of the bias that it holds.
     """
-    matrix = np.array(matrix)
+    matrix, stores = np.array(matrix), epilogue.stores
+    members = stores.count if stores else 1
     e = Emitter(target, dtype, "ttpiii")
     out, source, bias, width, first, last = e.fn.args
     outs, sources = ([(e.pointer(e.entry(t, 2 * i)), e.entry(t, 2 * i + 1)) for i in range(n)]
@@ -30,15 +34,24 @@ def rows(target, dtype, matrix, epilogue=PLAIN):
     before_last = e.b.sub(width, I64(e.lanes))
 
     def channel(c):
-        here, there = ([e.at(p, e.b.mul(c, step)) for p, step in side] for side in (sources, outs))
-        added = e.broadcast(e.at(bias, c)) if epilogue.bias else None
+        numbers = [c] if members == 1 else [e.b.add(e.mul(c, members), I64(j)) for j in range(members)]
+        read = [c] if isinstance(dtype, group.Group) else numbers
+        here, there = [[e.at(p, e.b.mul(i, step)) for p, step in sources] for i in read], [
+            e.at(p, e.b.mul(c, step)) for p, step in outs]
+        added = [e.broadcast(e.at(bias, i)) for i in numbers] if epilogue.bias else None
 
         def values(x):
-            found = _combined(e, matrix, [e.load(e.at(p, x)) for p in here])
+            loaded = [[e.load(e.at(p, x)) for p in channel] for channel in here]
+            if isinstance(dtype, group.Group):
+                loaded = zip(*(group.parts(e, dtype, v) for v in loaded[0]))
+            found = [finished(x, j, _combined(e, matrix, vectors)) for j, vectors in enumerate(loaded)]
+            return [group.joined(e, stores, each) for each in zip(*found)] if stores else found[0]
+
+        def finished(x, j, found):
             if epilogue.accumulate:
                 found = [e.b.fadd(v, e.load(e.at(p, x))) for v, p in zip(found, there)]
             if epilogue.bias:
-                found = [e.b.fadd(v, added) for v in found]
+                found = [e.b.fadd(v, added[j]) for v in found]
             return [e.activation(v, epilogue.activation) for v in found]
 
         def write(found, x):

@@ -12,6 +12,28 @@ import llvmlite.binding as llvm
 
 
 @dataclass(frozen=True)
+class Instruction:
+    """What some processors of a kind do in one instruction, and others in several.
+
+    Attributes
+    ----------
+    name : str
+        Who asks for it, as `znn.codegen.group` does for "dot bf16" and "round bf16".
+    lanes : int
+        Elements of its vectors, 32 bits each.
+    intrinsic : str
+        LLVM's name of it.
+    feature : str
+        LLVM feature that the processor must have.
+    """
+
+    name: str
+    lanes: int
+    intrinsic: str
+    feature: str
+
+
+@dataclass(frozen=True)
 class Target:
     """A vector unit.
 
@@ -28,6 +50,8 @@ class Target:
         LLVM processor name to compile for; "host" means the machine at hand with all its features.
     triple, example : str
         LLVM machine and processor name to write assembly for where no such processor is at hand.
+    instructions : tuple of Instruction
+        That some of these processors have; kernels do without where the one at hand lacks them.
     """
 
     name: str
@@ -37,15 +61,31 @@ class Target:
     cpu: str
     triple: str
     example: str
+    instructions: tuple = ()
 
     def lanes(self, dtype):
         """Elements of numpy dtype `dtype` in one register."""
         return self.bits // (8 * dtype.itemsize)
 
+    def instruction(self, name, lanes):
+        """LLVM's name of an instruction for vectors of so many lanes; None where the processor at hand has none."""
+        if self.cpu != "host" or self.name not in available():
+            return None
+        has = _features()
+        return next((i.intrinsic for i in self.instructions if (i.name, i.lanes) == (name, lanes)
+                     and has.get(i.feature, False)), None)
+
+
+def _for_widths(name, intrinsic, feature):
+    """An instruction of AVX-512 for its three widths of vectors, whose bits end its name."""
+    return tuple(Instruction(name, bits // 32, f"{intrinsic}.{bits}", feature) for bits in (512, 256, 128))
+
 
 TARGETS = {t.name: t for t in (
     Target("avx512", 512, 32, ("avx512f", "avx512vl", "avx512dq", "avx512bw"), "host",
-           "x86_64-linux-gnu", "skylake-avx512"),
+           "x86_64-linux-gnu", "skylake-avx512",
+           (*_for_widths("dot bf16", "llvm.x86.avx512bf16.dpbf16ps", "avx512bf16"),
+            *_for_widths("round bf16", "llvm.x86.avx512bf16.cvtne2ps2bf16", "avx512bf16"))),
     Target("avx2", 256, 16, ("avx2", "fma"), "haswell", "x86_64-linux-gnu", "haswell"),
     Target("neon", 128, 32, ("neon",), "host", "aarch64-linux-gnu", "neoverse-n1"),
     Target("generic", 128, 16, (), "", "", ""),
@@ -55,9 +95,15 @@ _forced = contextvars.ContextVar("forced target", default=None)
 
 
 @functools.cache
+def _features():
+    """LLVM's features of the processor at hand, and whether it has them."""
+    return dict(llvm.get_host_cpu_features())
+
+
+@functools.cache
 def available():
     """Names of the targets that this processor can run, best first."""
-    has = llvm.get_host_cpu_features()
+    has = _features()
     return [t.name for t in TARGETS.values() if all(has.get(f, False) for f in t.needs)]
 
 

@@ -25,7 +25,7 @@ def compile(net, precision="fp32", channels=None, without=()):
     net : torch.nn.Module
         Of dense layers, see docs/inference.md; computed as in eval mode, with the weights that it has now.
     precision : str
-        "fp32", or "fp64".
+        "fp32", "fp64", or "bf16": all but the first and the last convolutions multiply bf16 numbers, sums stay float32.
     channels : int, optional
         Of the input; unless given, `in_channels` of the network or of its first layer that has any.
     without : collection of str

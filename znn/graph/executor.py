@@ -7,11 +7,12 @@ import itertools
 
 import numpy as np
 
+from znn.codegen.group import GROUPS, elements
 from znn.graph import memory
 from znn.graph.ir import Var
 from znn.graph.operators import OPERATORS
 from znn.graph.passes.precision import ARRAYS
-from znn.runtime import arena
+from znn.runtime import arena, groups
 from znn.runtime.elementwise import elementwise
 from znn.runtime.pool import max_filter
 from znn.runtime.prepared import Convolution
@@ -28,7 +29,7 @@ class Executable:
     Parameters
     ----------
     function : Function
-        Of known extents, "f32" or "f64".
+        Of known extents; its input and its result "f32" or "f64".
 
     Attributes
     ----------
@@ -72,7 +73,9 @@ class Executable:
             if not isinstance(var, Var):
                 return None
             root, offset = self.plan.homes[var.name]
-            return held[root][offset:offset + var.type.nbytes].view(ARRAYS[var.type.dtype]).reshape(var.type.shape)
+            numbers = held[root][offset:offset + var.type.nbytes].view(ARRAYS[var.type.dtype])
+            channels, *extent = var.type.shape
+            return numbers.reshape(elements(_group(var), channels), *extent)
 
         for kernel, each in self._steps:
             if between is not None:
@@ -82,6 +85,11 @@ class Executable:
                        None if scratch is None else scratch[:kernel.scratch_bytes])
         if not self._own_result:
             np.copyto(out, array(result))
+
+
+def _group(var):
+    """The group that a value is held in, None for one number an element."""
+    return GROUPS.get(var.type.dtype)
 
 
 class _Kernel:
@@ -108,7 +116,7 @@ class _Convolution(_Kernel):
         super().__init__(call, weights)
         w, bias = weights[call["weight"].name], call["bias"] and weights[call["bias"].name]
         self._prepared = Convolution((1, *call["x"].type.shape), w, bias, call["dilation"], call["activation"],
-                                     call["onto"] is not None)
+                                     call["onto"] is not None, _group(call["x"]), GROUPS.get(call["result"]))
         self._dtype = w.dtype
         self.scratch_bytes = int(np.prod(self._prepared.scratch_shape)) * w.dtype.itemsize
 
@@ -122,7 +130,11 @@ class _Convolution(_Kernel):
 
 class _Maximum(_Kernel):
     def run(self, out, operands, scratch):
-        max_filter(operands[0][None], self.call["window"], self.call["dilation"], out[None])
+        window, dilation, group = self.call["window"], self.call["dilation"], _group(self.call["x"])
+        if group:
+            groups.max_filter(out, operands[0], window, dilation, group)
+        else:
+            max_filter(operands[0][None], window, dilation, out[None])
 
 
 class _Voxelwise(_Kernel):
@@ -134,8 +146,17 @@ class _Voxelwise(_Kernel):
         self._adds = call.op == "add"
 
     def run(self, out, operands, scratch):
-        plus = operands[1] if self._adds else None
-        elementwise(out, operands[0], plus, **self._numbers, activation=self._activation)
+        plus, group = operands[1] if self._adds else None, _group(self.call["x"])
+        if group:
+            groups.elementwise(out, operands[0], group, plus, **self._numbers, activation=self._activation)
+        else:
+            elementwise(out, operands[0], plus, **self._numbers, activation=self._activation)
+
+
+class _Cast(_Kernel):
+    def run(self, out, operands, scratch):
+        convert = groups.to_groups if self.call["to"] in GROUPS else groups.from_groups
+        convert(out, operands[0])
 
 
 class _Concat(_Kernel):
@@ -167,4 +188,5 @@ class _Crop(_Kernel):
 
 
 KERNELS = {"conv3d": _Convolution, "max_filter": _Maximum, "concat": _Concat, "channels": _Part, "crop": _Crop,
+           "cast": _Cast,
            **dict.fromkeys(("bias", "scale", "relu", "tanh", "add"), _Voxelwise)}

@@ -170,7 +170,7 @@ def _sharing(function):
         name, call = each.var.name, each.call
         if call.op == "channels":
             x = call["x"]
-            within[name] = x.name, call["first"] * (x.type.nbytes // x.type.shape[0])
+            within[name] = x.name, x.type.like(call["first"], *x.type.shape[1:]).nbytes
         elif call.op == "concat":
             offset = 0
             for a in call.args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 
 from znn.graph.errors import IllTyped
-from znn.graph.types import Extent
+from znn.graph.types import ITEMSIZE, TOGETHER, Extent, TensorType
 
 AXES = "zyx"
 
@@ -65,12 +65,18 @@ def _conv3d(call):
         raise IllTyped(f"expected an input of {w.shape[1]} channels, as its weights {w} have, found {x}: give this "
                        f"layer {x.shape[0]} input channels, or the one before it {w.shape[1]} maps")
     _same_dtype(x, w)
-    y = x.like(w.shape[0], *_shrunk(x, w.shape[2:], _triple(call, "dilation")))
+    y = TensorType(_dtype(call, "result", x.sums), (w.shape[0], *_shrunk(x, w.shape[2:], _triple(call, "dilation"))))
     _channelwise(call["bias"], y)
     if call["onto"] is not None and _volume(call["onto"]) != y:
-        raise IllTyped(f"expected to be added onto {y}, found {call['onto'].type}: crop the larger one")
+        raise IllTyped(f"expected to be added onto {y}, found {call['onto'].type}: crop the larger one, or cast it")
+    if call["onto"] is not None and y.dtype != x.sums:
+        raise IllTyped(f"expected a result of {x.sums}, as its sums are, to be added onto, found {y}: cast the sum")
     _activation(call["activation"])
     return y
+
+
+def _cast(call):
+    return TensorType(_dtype(call, "to"), _volume(call["x"]).shape)
 
 
 def _max_filter(call):
@@ -114,6 +120,11 @@ def _concat(call):
     for t in types[1:]:
         if (t.dtype, t.shape[1:]) != (types[0].dtype, types[0].shape[1:]):
             raise IllTyped(f"expected volumes of one extent, found {types[0]} and {t}: crop the larger one")
+    together = TOGETHER.get(types[0].dtype, 1)
+    for t in types[:-1]:
+        if t.shape[0] % together:
+            raise IllTyped(f"expected a multiple of {together} channels in all but the last volume, found {t}: join "
+                           f"them as f32, and cast what is joined")
     return types[0].like(sum(t.shape[0] for t in types), *types[0].shape[1:])
 
 
@@ -152,12 +163,21 @@ def _channelwise(operand, of):
         if t.shape[0] != of.shape[0]:
             raise IllTyped(f"expected a number for each of {of.shape[0]} channels, found {operand}: {t}: give "
                            f"{of.shape[0]}")
-        _same_dtype(of, t)
+        if t.dtype != of.sums:
+            raise IllTyped(f"expected numbers of {of.sums} for {of}, found {operand}: {t}: convert them")
 
 
 def _same_dtype(x, other):
     if x.dtype != other.dtype:
         raise IllTyped(f"expected operands of one element type, found {x} and {other}: convert one of them")
+
+
+def _dtype(call, name, default=None):
+    """An attribute that is an element type; `default` where it is None."""
+    found = default if call[name] is None else call[name]
+    if found not in ITEMSIZE:
+        raise IllTyped(f"expected {name} to be one of {', '.join(ITEMSIZE)}, found {found!r}: correct it")
+    return found
 
 
 def _triple(call, name, least=1):
@@ -193,8 +213,10 @@ ONES, NONE = (1, 1, 1), (0, 0, 0)
 
 #            result[c, p] =
 OPERATORS = {
-    # activation(bias[c] + onto[c, p] + sum_{i, k} weight[c, i, k] x[i, p + dilation k]), what is absent left out
-    "conv3d": Operator(_conv3d, ("x", "weight"), ("bias", "onto"), {"dilation": ONES, "activation": None}),
+    # activation(bias[c] + onto[c, p] + sum_{i, k} weight[c, i, k] x[i, p + dilation k]), what is absent left out;
+    # elements of the result are those of the sums unless said
+    "conv3d": Operator(_conv3d, ("x", "weight"), ("bias", "onto"), {"dilation": ONES, "activation": None,
+                                                                    "result": None}),
     # max_k x[c, p + dilation k], k over the window
     "max_filter": Operator(_max_filter, ("x",), (), {"window": ONES, "dilation": ONES}),
     # x[c, p] + bias[c]
@@ -213,5 +235,7 @@ OPERATORS = {
     "channels": Operator(_channels, ("x",), (), {"first": 0, "end": None}),
     # x[c, low + p], high voxels fewer at the far sides
     "crop": Operator(_crop, ("x",), (), {"low": NONE, "high": NONE}),
+    # x[c, p] in other elements
+    "cast": Operator(_cast, ("x",), (), {"to": "f32"}),
 }
 VIEWS = ("channels", "crop")  # parts of what was computed before

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from znn.graph.errors import GraphError, SyntaxMistake
 
-ITEMSIZE = {"f64": 8, "f32": 4, "bf16": 2, "i8": 1}  # bytes of an element
+ITEMSIZE = {"f64": 8, "f32": 4, "bf16": 2, "i8": 1}  # bytes of a number
+TOGETHER = {"bf16": 2}  # channels of a voxel that lie beside each other in memory; 1 where nothing is said
+SUMS = {"bf16": "f32"}  # in what products are added up, and biases given; the type itself where nothing is said
 _EXTENT = re.compile(r"([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 _TYPE = re.compile(r"(\w+)\[(.*)\]")
 
@@ -53,8 +55,14 @@ class TensorType:
 
     @property
     def nbytes(self):
-        """Bytes of a tensor whose extents are all known."""
-        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+        """Bytes of a tensor whose extents are all known; channels that fill the last element up count."""
+        channels, together = self.shape[0], TOGETHER.get(self.dtype, 1)
+        return -(-channels // together) * together * math.prod(self.shape[1:]) * ITEMSIZE[self.dtype]
+
+    @property
+    def sums(self):
+        """Name of the element type in which products of these elements are added up."""
+        return SUMS.get(self.dtype, self.dtype)
 
     def at(self, sizes):
         """The type where symbols have the values of the dict `sizes`; others stay."""

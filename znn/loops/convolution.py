@@ -15,25 +15,32 @@ from znn.loops.contraction import Access, Contraction, Dim, Guard, row_major
 SPACE, TAPS = ("z", "y", "x"), ("kz", "ky", "kx")
 
 
-def conv_forward(n, ci, co, kernel, extent, dilation=(1, 1, 1), stride=(1, 1, 1), columns=None):
+def conv_forward(n, ci, co, kernel, extent, dilation=(1, 1, 1), stride=(1, 1, 1), columns=None, together=1):
     """Valid 3D convolution of x (n, ci, ...) with w (co, ci, kz, ky, kx) to y (n, co, *extent).
 
     With `columns` (first, end), only those columns (last axis) of y, whose extent stays `extent`.
+    With `together`, so many channels of a voxel lie beside each other: y is (n, co / together, *extent, together).
     """
-    _positive("conv_forward", n=n, ci=ci, co=co)
+    _positive("conv_forward", n=n, ci=ci, co=co, together=together)
     positive_zyx("conv_forward", kernel=kernel, extent=extent, dilation=dilation, stride=stride)
     size = [s * (e - 1) + d * (k - 1) + 1 for s, e, d, k in zip(stride, extent, dilation, kernel)]
-    xs, ys, ws = row_major((n, ci, *size)), row_major((n, co, *extent)), row_major((co, ci, *kernel))
+    if co % together:
+        raise ValueError(f"conv_forward: co must be a multiple of together, {together}, found {co}: add channels whose "
+                         "weights are zero")
+    xs, ws, groups = row_major((n, ci, *size)), row_major((co // together, together, ci, *kernel)), co // together
+    ys = row_major((n, groups, *extent, together))
     first, end = _part("conv_forward", "columns", columns, extent[2])
-    dims = (Dim("n", n), Dim("co", co), *map(Dim, SPACE, (*extent[:2], end - first)), Dim("ci", ci, True),
+    inside = (Dim("c", together),) if together > 1 else ()
+    dims = (Dim("n", n), Dim("co", groups), *inside, *map(Dim, SPACE, (*extent[:2], end - first)), Dim("ci", ci, True),
             *(Dim(t, k, True) for t, k in zip(TAPS, kernel)))
+    both = [("co", together), ("c", 1)] if inside else [("co", 1)]  # strides of a channel
     return Contraction(
         "conv_forward", dims,
-        out=_access("y", [("n", ys[0]), ("co", ys[1]), *zip(SPACE, ys[2:])], first),
+        out=_access("y", [("n", ys[0]), ("co", ys[1]), *zip(SPACE, ys[2:]), *both[1:]], together * first),
         a=_access("x", [("n", xs[0]), ("ci", xs[1]), *((d, s * t) for d, s, t in zip(SPACE, stride, xs[2:])),
                         *((t, d * s) for t, d, s in zip(TAPS, dilation, xs[2:]))], stride[2] * first),
-        b=_access("w", zip(("co", "ci", *TAPS), ws)),
-        bias=_access("bias", [("co", 1)]))
+        b=_access("w", [("co", ws[0]), *((d, ws[1]) for d, _ in both[1:]), *zip(("ci", *TAPS), ws[2:])]),
+        bias=_access("bias", both))
 
 
 def conv_backward_data(n, ci, co, kernel, extent, dilation=(1, 1, 1), g_strides=None, g_start=None, columns=None,

@@ -11,12 +11,13 @@ from tqdm import tqdm
 from data.roi import Roi, blocks
 from znn import __version__, nn
 from znn.graph.compiled import compile
-from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting
+from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting, one_of
 from znn.pipeline.inference import warm_up
 from znn.pipeline.memory import GB, memory_now
 from znn.pipeline.output import BOUNDARY
 
 RESOLUTION_TOLERANCE = 0.02
+PRECISIONS = ("fp32", "bf16")
 SLAB = (8, 1024, 1024)   # voxels read at a time
 
 
@@ -46,6 +47,8 @@ class InferenceSettings:
         Main memory that the whole program may take; blocks are made to fit.
     compiled : bool
         Run networks as `znn.compile` makes them; false walks through their layers, as plain PyTorch always does.
+    precision : str
+        Of compiled networks, a key of `PRECISIONS`.
     """
 
     checkpoint: str
@@ -62,8 +65,10 @@ class InferenceSettings:
     resume: bool = True
     memory_budget_gb: float = 2.0
     compiled: bool = True
+    precision: str = "fp32"
 
     def __post_init__(self):
+        one_of("precision", self.precision, PRECISIONS)
         if not all(part.strip() not in ("", ".", "..") for part in self.output_dataset.strip("/").split("/")):
             raise WrongSetting(f"output_dataset: expected a path inside the file, such as {BOUNDARY}, "
                                f"found {self.output_dataset!r}")
@@ -124,10 +129,18 @@ def preparation(settings, between):
     settings : InferenceSettings
     between : callable
         Called before each kernel of a compiled network.
+
+    Raises
+    ------
+    WrongSetting
+        If a precision is asked for that only compiled networks have, and they are not compiled.
     """
     if not _compiles(settings):
+        if settings.precision != PRECISIONS[0]:
+            raise WrongSetting(f"precision: expected {PRECISIONS[0]} where networks are not compiled, found "
+                               f"{settings.precision}: leave compiled=true and engine=znn, or the precision away")
         return None
-    return lambda network: functools.partial(compile(network), between=between)
+    return lambda network: functools.partial(compile(network, settings.precision), between=between)
 
 
 def _compiles(settings):
@@ -142,6 +155,7 @@ def origin(volume, settings, checkpoint_sha256):
     state = os.stat(settings.input)
     return {
         "version": __version__, "engine": nn.current_engine(), "compiled": _compiles(settings),
+        "precision": settings.precision,
         "checkpoint_sha256": checkpoint_sha256, "input_dataset": settings.input_dataset,
         "input_shape": list(volume.shape), "input_dtype": str(volume.dtype),
         "input_bytes": state.st_size, "input_changed_ns": state.st_mtime_ns,

@@ -5,6 +5,7 @@ directly.  Arrays are (n, channels, z, y, x), contiguous, all float32 or all flo
 Anything else is a ValueError: kernels would read and write outside of it.
 """
 from znn.codegen import target
+from znn.codegen.group import elements
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import row_major
 from znn.loops.convolution import conv_backward_data, conv_backward_weights, conv_forward
@@ -51,7 +52,10 @@ def forward(x, w, bias=None, dilation=(1, 1, 1), activation=None, onto=None):
 
 
 def forward_way(x_shape, w_shape, dilation, epilogue, dtype):
-    """What computes `forward`: tiles at points, or else the kernels of the parts of a row; the other one is None."""
+    """What computes `forward`: tiles at points, or else the kernels of the parts of a row; the other one is None.
+
+    `dtype` is that of the elements of x, a numpy dtype or a Group; shapes count channels, not elements.
+    """
     extent, dilation, where = valid(x_shape, w_shape[2:], dilation), tuple(dilation), target.current()
     tiles = _at_points() and winograd_choice.made(*w_shape[:2], extent, w_shape[2:], dilation, dtype, epilogue, where)
     if tiles:
@@ -214,8 +218,9 @@ def _weights(*shapes):
 
 def _direct_forward(x_shape, w_shape, extent, dilation, dtype, epilogue, where):
     """For the parts of a row of y."""
-    return [Request(conv_forward(*x_shape[:2], w_shape[0], w_shape[2:], extent, dilation, columns=(first, end)),
-                    default.RULES[rule], where, dtype, "before", epilogue)
+    n, ci, together = x_shape[0], elements(dtype, x_shape[1]), epilogue.stores.count if epilogue.stores else 1
+    return [Request(conv_forward(n, ci, w_shape[0], w_shape[2:], extent, dilation, columns=(first, end),
+                                 together=together), default.RULES[rule], where, dtype, "before", epilogue)
             for first, end, rule in default.columns(extent[2], w_shape[0], where.lanes(dtype))]
 
 

@@ -22,9 +22,9 @@ from collections import namedtuple
 from pathlib import Path
 
 import llvmlite.binding as llvm
-import numpy as np
 
 from znn.codegen import target
+from znn.codegen.group import element
 from znn.codegen.plan import PLAIN, Epilogue, Plan
 from znn.loops import Schedule
 from znn.runtime import switches
@@ -80,7 +80,7 @@ def find(contraction, dtype, packed=None, where=None, epilogue=PLAIN):
     Parameters
     ----------
     contraction : Contraction
-    dtype : numpy.dtype
+    dtype : numpy.dtype or Group
     packed : {None, "before", "inside"}
         As for `Plan`.
     where : Target, optional
@@ -88,7 +88,7 @@ def find(contraction, dtype, packed=None, where=None, epilogue=PLAIN):
     epilogue : Epilogue
         What the schedule must allow to follow its sums; all epilogues share an entry.
     """
-    where, dtype = where or target.current(), np.dtype(dtype)
+    where, dtype = where or target.current(), element(dtype)
     key = _key(contraction, dtype, packed, where)
     try:
         found = read(f"SELECT schedule FROM schedules WHERE {_MATCH}", key)
@@ -114,7 +114,7 @@ def known(contraction, dtype, packed=None, where=None):
     OSError
         If the database cannot be read.
     """
-    key = _key(contraction, np.dtype(dtype), packed, where or target.current())
+    key = _key(contraction, element(dtype), packed, where or target.current())
     return next((Entry(*row) for row in read(f"SELECT {', '.join(COLUMNS)} FROM schedules WHERE {_MATCH}", key)), None)
 
 
@@ -142,7 +142,7 @@ def store(contraction, schedule, seconds, source, dtype, packed=None, where=None
     OSError
         If the file cannot be written.
     """
-    where, dtype = where or target.current(), np.dtype(dtype)
+    where, dtype = where or target.current(), element(dtype)
     Plan(contraction, schedule, where, dtype, packed=packed)
     return keep([Entry(*_key(contraction, dtype, packed, where), generator(), str(schedule), _time(seconds),
                        " ".join(source.split()))], replace) == 1
@@ -150,20 +150,21 @@ def store(contraction, schedule, seconds, source, dtype, packed=None, where=None
 
 def drop(contraction, dtype, packed=None, where=None):
     """Remove the entry that `find` looks at; whether there was one."""
-    key = _key(contraction, np.dtype(dtype), packed, where or target.current())
+    key = _key(contraction, element(dtype), packed, where or target.current())
     if not (file() and file().exists()):
         return False
     with writing() as db:
         return db.execute(f"DELETE FROM schedules WHERE {_MATCH}", key).rowcount == 1
 
 
-def schedule_for(contraction, rule, where, dtype, packed, task=None):
+def schedule_for(contraction, rule, where, dtype, packed, task=None, stores=None):
     """The schedule stored for a convolution, else what ``rule(contraction, lanes, registers)`` makes.
 
     Only a kernel that packs for itself, which is that of the weights, may split a sum over tasks.  With `task`, every
-    index of that dimension must be a task: a stored schedule that divides the work otherwise is not used.
+    index of that dimension must be a task: a stored schedule that divides the work otherwise is not used.  `stores` is
+    the epilogue's.
     """
-    epilogue = PLAIN if packed == "inside" else Epilogue(bias=True)
+    epilogue = PLAIN if packed == "inside" else Epilogue(bias=True, stores=stores)
     found = find(contraction, dtype, packed, where, epilogue)
     if found and task and not found.one_task_each(task):
         _warn(f"{file()}: the schedule {str(found)!r} of {contraction.name} is not used: every {task} must be a task "

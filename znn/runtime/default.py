@@ -27,11 +27,11 @@ def spatial(contraction, lanes, registers):
     """Schedule for `conv_forward` and `conv_backward_data`, voxels in the lanes."""
     extents = _extents(contraction)
     out, inner = _channels(contraction)
-    channels, vectors = tile(extents[out], -(-extents["x"] // lanes), registers)
+    channels, vectors = tile(extents[out], -(-extents["x"] // lanes), registers, extents["c"])
     taps = [Loop("kz"), Loop("ky")]
     summed = [Loop(inner), *taps] if extents["kz"] == 1 else [*taps, Loop(inner)]  # one plane at a time
     loops = [*(Loop(d, 1, "parallel") for d in PIECES), Loop("x", vectors * lanes), Loop(out, channels), *summed,
-             Loop("kx", 1, "unroll"), Loop(out, 1, "unroll"), Loop("x", 1, "vector")]
+             Loop("kx", 1, "unroll"), Loop(out, 1, "unroll"), Loop("c", 1, "unroll"), Loop("x", 1, "vector")]
     return _tidy(loops, extents)
 
 
@@ -39,11 +39,13 @@ def narrow(contraction, lanes, registers):
     """Schedule for `conv_forward` and `conv_backward_data` of few columns, channels in the lanes."""
     extents = _extents(contraction)
     out, inner = _channels(contraction)
+    lanes //= extents["c"]
     whole = -(-extents[out] // lanes)
     vectors = max(1, min(whole, (registers - 1) // (extents["x"] + 1)))
     vectors = -(-whole // -(-whole // vectors))  # blocks of one size
+    groups = [Loop(out, lanes, "unroll")] if extents["c"] > 1 else []  # a vector of two loops holds no more than lanes
     loops = [*(Loop(d, 1, "parallel") for d in PIECES), Loop(out, vectors * lanes), Loop("kz"), Loop("ky"), Loop(inner),
-             Loop("kx", 1, "unroll"), Loop("x", 1, "unroll"), Loop(out, 1, "vector")]
+             Loop("kx", 1, "unroll"), Loop("x", 1, "unroll"), *groups, Loop(out, 1, "vector"), Loop("c", 1, "vector")]
     return _tidy(loops, extents)
 
 
@@ -90,8 +92,10 @@ def weights_rule(itemsize, tasks=TASKS):
 RULES = {"spatial": spatial, "narrow": narrow}
 
 
-def tile(channels, vectors, registers):
+def tile(channels, vectors, registers, together=1):
     """(channels, vectors) of the register tile for a row of so many vectors, with the least estimated time.
+
+    Where so many channels are stored `together`, they count as one but take the registers and the time of all.
 
     A row is cut into equal tiles as wide as they come: a wide one loads its vectors for few channels at a time, which
     leaves the first-level cache to the rows.  A step takes the cycles of its multiplications or of its loads (unaligned
@@ -102,10 +106,11 @@ def tile(channels, vectors, registers):
 
     def cost(many):
         blocks, rest = divmod(channels, many)
-        cycles = lambda c: max(c * held, c + 2 * held, 8) / 2 + 0.5  # noqa: E731
+        cycles = lambda c: max(together * c * held, together * c + 2 * held, 8) / 2 + 0.5  # noqa: E731
         return blocks * cycles(many) + (cycles(rest) + 1 if rest else 0)
 
-    return min((n for n in range(1, channels + 1) if (n + 1) * held + 1 <= registers), key=cost, default=1), held
+    return min((n for n in range(1, channels + 1) if (together * n + 1) * held + 1 <= registers), key=cost,
+               default=1), held
 
 
 def _extents(contraction):

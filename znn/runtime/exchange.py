@@ -6,9 +6,8 @@ import math
 import re
 from pathlib import Path
 
-import numpy as np
-
 from znn.codegen import target
+from znn.codegen.group import element
 from znn.codegen.plan import PLAIN, Epilogue, Plan
 from znn.loops import Contraction, Schedule
 from znn.loops.contraction import Access, Dim, Guard
@@ -37,7 +36,7 @@ def unusable(entry):
             raise ValueError(f"unknown target {entry.target!r}")
         packed = None if entry.packed == "no" else entry.packed
         epilogue = Epilogue(bias=True) if packed == "before" else PLAIN
-        Plan(c, schedule, target.TARGETS[entry.target], np.dtype(entry.dtype), epilogue, packed)
+        Plan(c, schedule, target.TARGETS[entry.target], element(entry.dtype), epilogue, packed)
         task = TASKS.get(c.name)
         if task and not schedule.one_task_each(task):
             raise ValueError(f"every {task} must be a task of its own")

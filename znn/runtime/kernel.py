@@ -7,6 +7,7 @@ import threading
 import numpy as np
 
 from znn.codegen import jit, target
+from znn.codegen.group import Group, element
 from znn.codegen.nest import Nest
 from znn.codegen.plan import PLAIN
 from znn.runtime import arena, arrays, cache, driver
@@ -35,9 +36,12 @@ class Kernel:
             nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
             self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
             self.packing = nest.plan.packing if packed == "before" else None
-            self._dtype, self._what, c = dtype, f"the kernel of {contraction.name}", contraction
-            self._operands = [(access.name, _elements(access, c))
-                              for access in (c.out, c.a, c.b, *([c.bias] if epilogue.bias else []))]
+            self._what, c, of = f"the kernel of {contraction.name}", contraction, array_type(dtype)
+            self._operands = [(access.name, _elements(access, c), of) for access in (c.out, c.a, c.b)]
+            sums = np.dtype(np.float32) if isinstance(dtype, Group) else dtype
+            self._operands[0] = (c.out.name, *_stored(self.copies * _elements(c.out, c), epilogue.stores, sums))
+            if epilogue.bias:
+                self._operands.append((c.bias.name, _elements(c.bias, c), sums))
             self.address = _compiled(lambda nest=nest: nest.module, where, contraction, schedule, epilogue, packed,
                                      dtype.str)
             del nest
@@ -65,20 +69,30 @@ class Kernel:
         ValueError
             If an array is of another type, not contiguous, or too small, or a bias is missing.
         """
-        (to, size), of_a, (name, held), *of_bias = self._operands
-        self._check(out, to, self.copies * size, written=True)
+        of_out, of_a, (name, held, dtype), *of_bias = self._operands
+        self._check(out, *of_out, written=True)
         self._check(a, *of_a)
-        self._check(b, name, self.packing.source.size if self.packing else held)
+        self._check(b, name, self.packing.source.size if self.packing else held, dtype)
         for of in of_bias:
             self._check(bias, *of)
         return (self.address, out.ctypes.data, a.ctypes.data, b.ctypes.data,
                 0 if bias is None else bias.ctypes.data, self.tasks)
 
-    def _check(self, array, name, size, written=False):
-        arrays.check(self._what, name, array, dtype=self._dtype, written=written)
+    def _check(self, array, name, size, dtype, written=False):
+        arrays.check(self._what, name, array, dtype=dtype, written=written)
         if array.size < size:
             raise ValueError(f"{self._what} reaches {size} elements of {name}, found {array.size} {array.shape}: give "
                              "it the arrays that the contraction was made for")
+
+
+def array_type(dtype):
+    """numpy's type of arrays of such elements, a numpy dtype or a Group."""
+    return dtype.array if isinstance(dtype, Group) else dtype
+
+
+def _stored(size, group, sums):
+    """Elements of an array of so many numbers, and their type."""
+    return (size, sums) if group is None else (group.elements(size), group.array)
 
 
 def _elements(access, contraction):
@@ -150,4 +164,4 @@ def _kernel(contraction, schedule, where, dtype, epilogue, packed):
 def kernel(contraction, schedule, dtype, epilogue=PLAIN, packed=None):
     """The kernel for the current target, compiled on first use: once, whichever threads ask for it."""
     with _building:
-        return _kernel(contraction, schedule, target.current(), np.dtype(dtype), epilogue, packed)
+        return _kernel(contraction, schedule, target.current(), element(dtype), epilogue, packed)

@@ -1,8 +1,10 @@
 """A forward convolution whose weights stay the same: they are laid out once, and a run allocates nothing of size."""
 import numpy as np
 
+from znn.codegen.group import Group, members
 from znn.codegen.plan import Epilogue
 from znn.runtime import conv, driver
+from znn.runtime.groups import grouped
 
 
 class Convolution:
@@ -17,19 +19,28 @@ class Convolution:
         As for `conv.forward`.
     onto : bool
         Whether a run adds to what is in its output.
+    operands : Group, optional
+        The elements that x comes in and the weights are rounded to; those of w unless given.
+    stores : Group, optional
+        The elements that y is stored in; numbers of the type of w unless given.
 
     Attributes
     ----------
     scratch_shape : tuple of int
-        Of the memory that a run on the threads at hand works in; elements are those of the weights.
+        Of the memory that a run on the threads at hand works in; elements are of the size of those of w.
     """
 
-    def __init__(self, x_shape, w, bias=None, dilation=(1, 1, 1), activation=None, onto=False):
-        epilogue = Epilogue(onto, bias is not None, activation)
-        self._bias = None if bias is None else bias.copy()
-        self._tiles, self._kernels = conv.forward_way(tuple(x_shape), w.shape, dilation, epilogue, w.dtype)
-        w = np.ascontiguousarray(w)
-        self._weights = self._tiles.weights(w) if self._tiles else [k.pack(w) for k in self._kernels]
+    def __init__(self, x_shape, w, bias=None, dilation=(1, 1, 1), activation=None, onto=False, operands=None,
+                 stores=None):
+        epilogue = Epilogue(onto, bias is not None, activation, stores)
+        w, self._bias = (a if a is None else _filled_up(a, members(stores)) for a in (w, bias))
+        dtype = operands or w.dtype
+        self._tiles, self._kernels = conv.forward_way(tuple(x_shape), w.shape, dilation, epilogue, dtype)
+        if self._tiles:
+            self._weights = self._tiles.weights(w)
+        else:
+            w = grouped(w, operands, axis=1) if isinstance(operands, Group) else w
+            self._weights = [k.pack(w) for k in self._kernels]
         self.scratch_shape = self._tiles.scratch_shape() if self._tiles else (0,)
 
     def run(self, y, x, scratch):
@@ -38,7 +49,7 @@ class Convolution:
         Parameters
         ----------
         y, x : ndarray
-            Contiguous, of the types of the weights.
+            Contiguous, of the types of the weights, or elements (n, elements, z, y, x) of groups.
         scratch : ndarray
             Of `scratch_shape`, contiguous; no other run may work in it at the same time.
         """
@@ -46,3 +57,8 @@ class Convolution:
             self._tiles.launch(y, x, self._weights, scratch, self._bias)
         else:
             driver.run([k.piece(y, x, w, self._bias) for k, w in zip(self._kernels, self._weights)])
+
+
+def _filled_up(array, count):
+    """A contiguous copy with zeros for further outputs, up to a multiple of `count`."""
+    return np.concatenate([array, np.zeros((-len(array) % count, *array.shape[1:]), array.dtype)])

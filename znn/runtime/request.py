@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from znn.codegen.group import Group
 from znn.codegen.plan import PLAIN, Epilogue
 from znn.codegen.target import Target
 from znn.loops import Contraction, Schedule
@@ -21,7 +22,7 @@ class Request:
     rule : callable
         ``rule(contraction, lanes, registers)`` is the schedule where none is stored.
     where : Target
-    dtype : numpy.dtype
+    dtype : numpy.dtype or Group
     packed : {"before", "inside"}
         As for `Plan`.
     epilogue : Epilogue
@@ -33,7 +34,7 @@ class Request:
     contraction: Contraction
     rule: Callable
     where: Target
-    dtype: np.dtype
+    dtype: np.dtype | Group
     packed: str
     epilogue: Epilogue = PLAIN
     task: str | None = None
@@ -44,5 +45,6 @@ class Request:
 
     def kernel(self):
         """The kernel, under the schedule stored for the contraction, else under the rule's."""
-        schedule = schedule_for(self.contraction, self.rule, self.where, self.dtype, self.packed, self.task)
+        schedule = schedule_for(self.contraction, self.rule, self.where, self.dtype, self.packed, self.task,
+                                self.epilogue.stores)
         return kernel(self.contraction, schedule, self.dtype, self.epilogue, packed=self.packed)

@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numba import njit, prange
 
+from znn.codegen.group import Group, elements, members
 from znn.codegen.plan import PLAIN, Epilogue
 from znn.codegen.rows import rows, touch
 from znn.loops.contraction import row_major
@@ -22,10 +23,12 @@ from znn.loops.winograd import matrices
 from znn.runtime import arena, default
 from znn.runtime.database import follows_schedules
 from znn.runtime.driver import call, take
-from znn.runtime.kernel import address
+from znn.runtime.groups import grouped
+from znn.runtime.kernel import address, array_type
 from znn.runtime.request import Request
 from znn.runtime.threads import parallel
 
+F32 = np.dtype(np.float32)
 SCRATCH = 512 << 10  # bytes of rows at points, to stay in the second cache
 
 
@@ -40,11 +43,13 @@ class Tiles:
     Parameters
     ----------
     ci, co : int
+        Channels.
     taps, dilation : (int, int, int)
     width : int
         Columns of the output.
     m : int
-    dtype : numpy.dtype
+    dtype : numpy.dtype or Group
+        Of the elements of the input.
     epilogue : Epilogue
     where : Target
     mirrored : bool
@@ -53,13 +58,17 @@ class Tiles:
     """
 
     def __init__(self, ci, co, taps, dilation, width, m, dtype, epilogue, where, mirrored=False):
-        self.ci, self.co, self.taps, self.dilation, self.m, self.dtype = ci, co, taps, dilation, m, dtype
+        self.channels, self.ci, self.co = ci, elements(dtype, ci), co
+        self.stored = elements(epilogue.stores, co)  # elements of a voxel of the output
+        self.taps, self.dilation, self.m, self.dtype = taps, dilation, m, dtype
         values, weights, inputs = matrices(m, taps[1])
-        self.points, self._weights_at = len(inputs), weights.astype(dtype)
-        self.halo, self.blocks, self.pitches = _layout(self.points, ci, co, taps, dilation, width, dtype, where)
-        self._transforms = (transform(inputs, where, dtype), transform(values.T, where, dtype, epilogue),
-                            address(touch, where, dtype, self.points))
-        parts = _parts(self.points, ci, co, taps, dilation, width, dtype, where)
+        group = dtype if isinstance(dtype, Group) else None
+        sums = F32 if group else dtype
+        self.points, self._weights_at = len(inputs), weights.astype(sums)
+        self.halo, self.blocks, self.pitches = _layout(self.points, self.ci, co, taps, dilation, width, dtype, where)
+        self._transforms = (transform(inputs, where, dtype, Epilogue(stores=group)),
+                            transform(values.T, where, sums, epilogue), address(touch, where, dtype, self.points))
+        parts = _parts(self.points, self.ci, co, taps, dilation, width, dtype, where)
         self._lay_out_weights([[[_kernel(request, e) for e in (PLAIN, Epilogue(accumulate=True))] for request in block]
                                for block in parts], mirrored)
 
@@ -67,10 +76,11 @@ class Tiles:
         """Where all kernels find their weights: `_code` holds addresses of machine code, then offsets of weights.
 
         The packed weights of a part at a plane of taps are one section; every element of it comes from a column of taps
-        (`_columns`, its first element in w, -1 for none) at a point (`_at`).
+        (`_columns`, its first element in w, -1 for none; a row for each channel that an element holds) at a point
+        (`_at`).
         """
         kz, _, kx = self.taps
-        shape = (self.ci, self.co, *self.taps) if mirrored else (self.co, self.ci, *self.taps)
+        shape = (self.channels, self.co, *self.taps) if mirrored else (self.co, self.channels, *self.taps)
         steps = row_major(shape)
         (ci, co), sign = (steps[:2], -1) if mirrored else (steps[1::-1], 1)
         start = math.prod(self.taps) - 1 if mirrored else 0
@@ -83,20 +93,23 @@ class Tiles:
                     source = first.packing.source
                     source = np.append(source, np.full(-len(source) % line, -1))
                     point, o, i, k = np.unravel_index(np.maximum(source, 0), (self.points, self.co, self.ci, kx))
+                    inputs = [members(self.dtype) * i + j for j in range(members(self.dtype))]
                     for z in range(kz):
-                        found = start + o * co + i * ci + sign * (z * steps[2] + k * steps[4])
-                        columns.append(np.where(source < 0, -1, found))
+                        found = start + o * co + sign * (z * steps[2] + k * steps[4])
+                        columns.append([np.where((source < 0) | (c >= self.channels), -1, found + c * ci)
+                                        for c in inputs])
                         at.append(point)
                     known[first] = size + len(source) * np.arange(kz)
                     size += len(source) * kz
                 entry[:] = first.address, later.address, *known[first]
-        self._columns, self._at = np.concatenate(columns).astype(np.int32), np.concatenate(at).astype(np.uint8)
+        self._columns, self._at = np.concatenate(columns, 1).astype(np.int32), np.concatenate(at).astype(np.uint8)
 
     def weights(self, w):
         """The weights at the points, all sections one after the other."""
         out = arena.empty(self._columns.shape, w.dtype)
-        _weights_at_points(w.reshape(-1), self._columns, self._at, self._weights_at, self.column_step, out)
-        return out
+        for columns, found in zip(self._columns, out):
+            _weights_at_points(w.reshape(-1), columns, self._at, self._weights_at, self.column_step, found)
+        return grouped(out, self.dtype)[0] if isinstance(self.dtype, Group) else out[0]
 
     def run(self, out, source, w, bias=None, start=0, extent=None, before=(0, 0)):
         """out (n, co, z, y, x) from the rows of source (n, ci, z, rows, pitch).
@@ -111,7 +124,7 @@ class Tiles:
         before : (int, int)
             How many of these planes and rows the first voxel's taps begin with.
         """
-        scratch = arena.empty(self.scratch_shape(), self.dtype)
+        scratch = arena.empty(self.scratch_shape(), array_type(self.dtype))
         self.launch(out, source, self.weights(w), scratch, bias, start, extent, before)
 
     def scratch_shape(self):
@@ -123,10 +136,10 @@ class Tiles:
         """`run` with what `weights` gave, in `scratch` (threads or more, scratch_shape()[1])."""
         threads, code, item = numba.get_num_threads(), self._code.copy(), self.dtype.itemsize
         code[..., 2:] = weights.ctypes.data + item * code[..., 2:]
-        zeros = np.zeros(self.pitches[0], self.dtype)
+        zeros = np.zeros(self.pitches[0], array_type(self.dtype))
         tables, counter = np.zeros((threads, 5, self.points, 2), np.int64), np.zeros(1, np.int64)
         grid = (out.shape[0], *out.shape[2:4], *self.dilation[:2], self.taps[0], self.m, self.points, self.ci, self.co,
-                self.halo, *self.pitches, item)
+                self.halo, *self.pitches, item, self.stored)
         _run(grid, record(source, start, extent or source.shape[2:4], before), record(out, 0, out.shape[2:4], (0, 0)),
              np.array(self.blocks), code, self._transforms, 0 if bias is None else bias.ctypes.data,
              zeros.ctypes.data, scratch.ctypes.data, scratch.strides[0], tables, counter)
@@ -202,7 +215,7 @@ def _run(grid, source, out, blocks, code, transforms, bias, zeros, scratch, size
 @njit(nogil=True, cache=True)
 def _work(grid, source, out, blocks, code, transforms, bias, zeros, scratch, tables, counter):
     """What a thread does: take a tile, compute it, until there are none."""
-    rows, (dy, kz, m, points, ci, co, halo, v_pitch, m_pitch, item) = grid[2], grid[4:]
+    rows, (dy, kz, m, points, ci, co, halo, v_pitch, m_pitch, item, stored) = grid[2], grid[4:]
     to, to_n, to_c, to_z, to_y = out[:5]
     v, products = scratch, scratch + points * ci * v_pitch * item
     waste = products + points * co * m_pitch * item  # rows that nobody wants
@@ -236,7 +249,7 @@ def _work(grid, source, out, blocks, code, transforms, bias, zeros, scratch, tab
                 inside = y < rows
                 tables[4, i, 0] = to + volume * to_n + plane * to_z + y * to_y + first * item if inside else waste
                 tables[4, i, 1] = to_c // item if inside else 0
-            call(transforms[1], (written, found, bias, end - first, 0, co))
+            call(transforms[1], (written, found, bias, end - first, 0, stored))
             begun = 0
         tile, k = following, next_k
         now, later = later, now

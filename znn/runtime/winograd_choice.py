@@ -4,6 +4,7 @@ What is counted is those of a tile at its points, and for its transforms as many
 """
 import itertools
 
+from znn.codegen.group import Group, elements, members
 from znn.loops.winograd import POINTS
 from znn.runtime import winograd, winograd_layout
 from znn.runtime.database import follows_schedules
@@ -37,9 +38,9 @@ def form(extent, ci, co, taps, dilation, lanes):
     return _soonest(found, extent, ci, co, taps)
 
 
-def rows_form(extent, ci, co, taps, dilation, lanes):
-    """`form` without tiles of the plane."""
-    return _soonest(_rows(extent, ci, co, taps, dilation, lanes), extent, ci, co, taps)
+def rows_form(extent, ci, co, taps, dilation, lanes, held=1):
+    """`form` without tiles of the plane; `ci` counts elements, each of which holds so many channels."""
+    return _soonest(_rows(extent, ci, co, taps, dilation, lanes, held), extent, ci, co, taps)
 
 
 @follows_schedules
@@ -48,7 +49,11 @@ def made(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False)
 
     Parameters are those of `form` and of these.
     """
-    m = form(extent, ci, co, taps, dilation, where.lanes(dtype))
+    lanes = where.lanes(dtype)
+    if isinstance(dtype, Group) or epilogue.stores:  # which tiles of the plane know nothing of
+        m = rows_form(extent, elements(dtype, ci), co, taps, dilation, lanes, members(dtype))
+    else:
+        m = form(extent, ci, co, taps, dilation, lanes)
     if isinstance(m, tuple):
         return PlaneTiles(ci, co, taps, dilation, extent[1:], m, dtype, epilogue, where, mirrored)
     return m and winograd.Tiles(ci, co, taps, dilation, extent[2], m, dtype, epilogue, where, mirrored)
@@ -71,9 +76,9 @@ def _soonest(costs, extent, ci, co, taps):
     return None if best is None or costs[best] > GAIN * direct else best
 
 
-def _rows(extent, ci, co, taps, dilation, lanes):
+def _rows(extent, ci, co, taps, dilation, lanes, held=1):
     """Cost of a plane of the output by the rows of a tile."""
-    each = taps[0] * taps[2] * ci * co + PASS * (taps[0] * ci + co)  # of a column at a point
+    each = taps[0] * taps[2] * ci * co + PASS * (taps[0] * held * ci + co)  # of a column at a point
     found = {}
     for m in _sizes(taps[1]) if extent[2] >= lanes else ():
         many = winograd.tiles(extent[1], dilation[1], m)

@@ -64,6 +64,7 @@ def test_meaning_is_that_of_torch_in_double_precision():
     ("crop", {"low": (0, 0, 1), "high": (0, 0, 2)}, [[[[-2]]], [[[0]]]]),
     ("concat", {}, [[[[1, -2, 3, 4]]], [[[1, 0, 0, 1]]]] * 2),
     ("max_filter", {"window": (1, 1, 2), "dilation": (1, 1, 2)}, [[[[3, 4]]], [[[1, 1]]]]),
+    ("cast", {"to": "bf16"}, [[[[1, -2, 3, 4]]], [[[1, 0, 0, 1]]]]),
 ])
 def test_meaning_by_hand(op, named, expected):
     weights = {}
@@ -77,7 +78,7 @@ def test_meaning_by_hand(op, named, expected):
 
 def test_what_is_tested_by_hand_and_against_torch_is_all_there_is():
     assert set(OPERATORS) == {"conv3d", "tanh", "add", "bias", "scale", "relu", "channels", "crop", "concat",
-                              "max_filter"}
+                              "max_filter", "cast"}
 
 
 def test_extents():
@@ -86,6 +87,7 @@ def test_extents():
     t = TensorType("bf16", (24, Extent("z"), n, 7))
     assert str(t) == "bf16[24, z, y - 3, 7]" and parse_type(str(t)) == t
     assert t.at({"z": 2, "y": 10}).nbytes == 24 * 2 * 7 * 7 * 2
+    assert TensorType("bf16", (3, 1, 1, 5)).nbytes == 4 * 5 * 2  # channels lie in pairs
     assert least_extents([t, t.like(n + 1)]) == {"z": 1, "y": 4}
     assert unify(t, (24, 2, 7, 7), "x") == {"z": 2, "y": 10}
     with pytest.raises(GraphError, match=r"x: expected bf16\[24, z, y - 3, 7\], found an array of shape \(24, 2, 7"):
@@ -102,6 +104,7 @@ def test_least_extents_are_the_field_of_view():
 
 X, SMALL = Var("x", volume("f32", 3)), Var("s", TensorType("f32", (3, Extent("z"), Extent("y", -1), Extent("x"))))
 W, B = Constant("w", TensorType("f32", (4, 2, 1, 3, 3))), Constant("b", TensorType("f32", (2,)))
+HALF = Var("h", volume("bf16", 3))
 WIDE = Constant("d", TensorType("f64", (4, 3, 1, 3, 3)))
 
 
@@ -121,6 +124,12 @@ WIDE = Constant("d", TensorType("f64", (4, 3, 1, 3, 3)))
     (call("crop", X, low=(0, -1, 0)), r"expected low to be three integers \(z, y, x\) of at least 0, found \(0, -1, "),
     (call("max_filter", X, window=(2, 2)), "expected window to be three integers"),
     (call("tanh", X, a="one"), "expected an activation"),
+    (call("cast", X, to="f8"), "expected to to be one of f64, f32, bf16, i8, found 'f8'"),
+    (call("concat", HALF, HALF), r"expected a multiple of 2 channels in all but the last volume, found bf16\[3, z, y"),
+    (call("channels", HALF, first=1, end=3), "expected channels that begin and end at a multiple of 2, found 1..3"),
+    (call("bias", HALF, Constant("b", TensorType("bf16", (3,)))), r"expected numbers of f32 for bf16\[3, z, y, x\]"),
+    (call("conv3d", X, Constant("w", TensorType("f32", (3, 3, 1, 1, 1))), onto=HALF, result="bf16"),
+     "expected a result of f32, as its sums are, to be added onto"),
 ])
 def test_a_type_error_names_the_layer_and_the_mend(c, message):
     with pytest.raises(IllTyped, match=rf"^conv2a \({c.op}\): {message}"):

@@ -5,13 +5,15 @@ import numpy as np
 
 from znn.graph.errors import GraphError
 from znn.graph.ir import Constant, Var, let
+from znn.graph.passes.narrow import narrow
 
-DTYPES = {"fp32": "f32", "fp64": "f64"}
-ARRAYS = {"f32": np.float32, "f64": np.float64}
+DTYPES = {"fp32": "f32", "fp64": "f64", "bf16": "f32"}  # of what comes in and goes out
+NARROW = {"bf16": "bf16"}                               # of what lies between, where it is another
+ARRAYS = {"f32": np.float32, "f64": np.float64, "bf16": np.uint32}
 
 
 def assign_precision(function, precision):
-    """With one element type for all values and weights.
+    """With one element type for all values and weights, or a narrow one between the first and last convolutions.
 
     Parameters
     ----------
@@ -26,7 +28,12 @@ def assign_precision(function, precision):
     """
     if precision not in DTYPES:
         raise GraphError(f"precision: expected one of {', '.join(DTYPES)}, found {precision!r}: choose one of these")
-    dtype = DTYPES[precision]
+    whole = _in_one(function, DTYPES[precision])
+    return narrow(whole, NARROW[precision]) if precision in NARROW else whole
+
+
+def _in_one(function, dtype):
+    """With one element type for everything."""
     weights = {name: array.astype(ARRAYS[dtype], copy=False) for name, array in function.weights.items()}
     known = {p: Var(p.name, replace(p.type, dtype=dtype)) for p in function.params}
     lets = []

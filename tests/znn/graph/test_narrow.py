@@ -1,0 +1,152 @@
+"""Networks in bf16: what the pass makes of a text, that the meaning stays, and how precisely it is run."""
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import nn as tnn
+
+import models
+import znn
+from tests.znn.graph.functions import SIZES, functions, volume_for
+from tests.znn.graph.test_compile import NETWORKS, in_double_precision, small
+from znn import nn
+from znn.codegen import target
+from znn.graph import interpreter
+from znn.graph.executor import Executable
+from znn.graph.interpreter import interpret
+from znn.graph.ir import Constant, check
+from znn.graph.passes import stages
+from znn.graph.passes.narrow import narrow
+from znn.graph.text import parse
+
+BEFORE = """\
+fn net(%x: f32[2, z, y, x]) -> f32[2, z, y - 3, x] {
+  const @a: f32[4, 2, 1, 1, 1]
+  const @b: f32[4, 4, 1, 2, 1]
+  const @bias: f32[4]
+  const @c: f32[3, 4, 1, 1, 1]
+  const @d: f32[4, 7, 1, 2, 1]
+  const @e: f32[2, 4, 1, 1, 1]
+  let %a: f32[4, z, y, x] = conv3d(%x, @a, activation="relu")
+  let %pool: f32[4, z, y - 1, x] = max_filter(%a, window=(1, 2, 1))
+  let %b: f32[4, z, y - 2, x] = conv3d(%pool, @b, bias=@bias)
+  let %c: f32[3, z, y - 2, x] = conv3d(%b, @c)
+  let %joined: f32[7, z, y - 2, x] = concat(%c, %b)
+  let %d: f32[4, z, y - 3, x] = conv3d(%joined, @d)
+  let %e: f32[2, z, y - 3, x] = conv3d(%d, @e)
+  return %e
+}"""
+
+AFTER = """\
+fn net(%x: f32[2, z, y, x]) -> f32[2, z, y - 3, x] {
+  const @a: f32[4, 2, 1, 1, 1]
+  const @b: bf16[4, 4, 1, 2, 1]
+  const @bias: f32[4]
+  const @c: bf16[3, 4, 1, 1, 1]
+  const @d: bf16[4, 7, 1, 2, 1]
+  const @e: f32[2, 4, 1, 1, 1]
+  let %a: bf16[4, z, y, x] = conv3d(%x, @a, activation="relu", result="bf16")
+  let %pool: bf16[4, z, y - 1, x] = max_filter(%a, window=(1, 2, 1))
+  let %b: f32[4, z, y - 2, x] = conv3d(%pool, @b, bias=@bias)
+  let %b.cast: bf16[4, z, y - 2, x] = cast(%b, to="bf16")
+  let %c: f32[3, z, y - 2, x] = conv3d(%b.cast, @c)
+  let %joined: f32[7, z, y - 2, x] = concat(%c, %b)
+  let %joined.cast: bf16[7, z, y - 2, x] = cast(%joined, to="bf16")
+  let %d: f32[4, z, y - 3, x] = conv3d(%joined.cast, @d)
+  let %e: f32[2, z, y - 3, x] = conv3d(%d, @e)
+  return %e
+}"""
+
+
+def test_golden_text():
+    """Three channels cannot stand before others in pairs: what is joined stays float32, and is cast."""
+    made = check(narrow(parse(BEFORE), "bf16"))
+    assert str(made) == AFTER and str(parse(AFTER)) == AFTER
+
+
+def test_weights_that_an_outer_convolution_reads_too_stay_as_they_are():
+    text = BEFORE.replace("@a: f32[4, 2", "@a: f32[2, 2").replace("%a: f32[4", "%a: f32[2").replace(
+        "%pool: f32[4", "%pool: f32[2").replace("@b: f32[4, 4, 1, 2, 1]", "@b: f32[4, 2, 1, 2, 1]")
+    text = text.replace("  let %b:", "  let %again: f32[2, z, y - 1, x] = conv3d(%pool, @a)\n  let %b:").replace(
+        "conv3d(%pool, @b", "conv3d(%again, @b")
+    made = check(narrow(parse(text), "bf16"))
+    assert Constant("a", made.constants[0].type) == made.constants[0] and made.constants[0].type.dtype == "f32"
+    assert "%again: bf16[2, z, y - 1, x] = conv3d(%pool, @a, result=\"bf16\")" in str(made)
+
+
+@given(functions())
+@settings(deadline=None, max_examples=60)
+def test_the_meaning_stays_and_the_text_reads_back(function):
+    made = check(stages(function, "bf16")["assign_precision"])
+    assert parse(str(made), made.weights) == made and narrow(function, "bf16").params == function.params
+    x = volume_for(function)
+    assert np.array_equal(interpret(check(narrow(function, "bf16")), x), interpret(function, x))
+
+
+def rounded(x):
+    return torch.from_numpy(np.float32(x)).bfloat16().double().numpy()
+
+
+def interpret_rounded(function, x, monkeypatch):
+    """The meaning, with what is bf16 rounded."""
+    with monkeypatch.context() as patch:
+        def value(function, values, atom, real=interpreter._value):
+            found = real(function, values, atom)
+            return rounded(found) if atom is not None and atom.type.dtype == "bf16" else found
+
+        patch.setattr(interpreter, "_value", value)
+        return interpret(function, x)
+
+
+@given(functions())
+@settings(deadline=None, max_examples=60)
+def test_any_function_is_run_as_the_interpreter_does_with_rounded_values(function):
+    """But for numbers so near the middle of two that float32 rounds them to the other one, which are few."""
+    made = stages(function, "bf16")["assign_precision"]
+    x = volume_for(function).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZNN_WINOGRAD", "0")
+        expected = interpret_rounded(made, x, patch)
+        out = np.full(expected.shape, np.nan, np.float32)
+        Executable(made.at(SIZES)).run(x, out)
+    apart = np.abs(out - expected)
+    assert np.median(apart) <= 1e-4 * np.abs(expected).max() and apart.max() <= 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", target.available())
+@pytest.mark.parametrize("network, options", NETWORKS)
+def test_shipped_networks_are_close_to_double_precision(network, options, name):
+    net, x = small(network, options)
+    exact = in_double_precision(net, x)
+    with target.use_target(name):
+        found = znn.compile(net, "bf16")(x.numpy())
+    apart = found - exact
+    assert found.dtype == np.float32 and 1e-4 < np.sqrt((apart**2).mean()) / exact.std() < 0.06
+
+
+def test_maps_between_take_half_the_memory():
+    net = models.build("VD2D3D", {"recursive": True}).eval()
+    whole, half = (znn.compile(net, precision).peak_bytes((12, 212, 212)) for precision in ("fp32", "bf16"))
+    assert half < 0.6 * whole
+
+
+def test_a_users_network_with_an_odd_number_of_maps():
+    class Users(tnn.Module):
+        in_channels = 2
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv3d(2, 5, (1, 3, 3)), nn.Conv3d(5, 7, (2, 2, 2), activation=nn.ReLU())
+            self.third, self.norm = nn.Conv3d(7, 7, (1, 1, 1)), tnn.BatchNorm3d(7)
+            self.last, self.pool = nn.Conv3d(7, 3, (1, 1, 1)), nn.MaxFilter3d((1, 2, 2))
+
+        def forward(self, x):
+            h = self.pool(torch.tanh(self.second(self.first(x))))
+            return self.last(torch.relu(self.norm(h + self.third(h))) * 0.5)
+
+    torch.manual_seed(0)
+    net, x = Users().eval(), torch.randn(2, 2, 3, 30, 41)
+    with torch.inference_mode():
+        expected = net(x)
+    found = znn.compile(net, "bf16")(x)
+    assert found.shape == expected.shape and (found - expected).abs().max() < 0.02 * expected.abs().max()
