@@ -91,10 +91,10 @@ def mean_over_sections(values):
     return Value(float(np.mean(defined)) if defined else None, list(values))
 
 
-def score_thinned(truth, sections):
-    """V_rand and V_info of ISBI 2012 of a section partition."""
+def score_thinned(true_sections, sections):
+    """V_rand and V_info of ISBI 2012 of a section partition against another, each a sequence of (Y, X) sections."""
     counts = [
-        metrics.agreement(t, partition.thin_boundaries(s)) for t, s in zip(truth.sections, sections, strict=True)
+        metrics.agreement(t, partition.thin_boundaries(s)) for t, s in zip(true_sections, sections, strict=True)
     ]
     return {
         "v_rand": mean_over_sections([metrics.v_rand(c) for c in counts]),
@@ -157,7 +157,7 @@ def map_families(truth, probability, convention, seed_sizes_px):
     """
 
     def thinned(t):
-        return score_thinned(truth, partition.section_components(probability < t))
+        return score_thinned(truth.sections, partition.section_components(probability < t))
 
     def components(t):
         return score_pooled(truth, partition.section_components(probability < t), "rand_f_components")
@@ -247,7 +247,7 @@ def score_segmentation(truth, ids, boundary, convention="cremi"):
     flat = np.zeros(ids.shape[1:], np.uint8)
     grown = np.stack([partition.grow(section, flat) for section in sections])
     found = {
-        **score_thinned(truth, sections),
+        **score_thinned(truth.sections, sections),
         **score_pooled(truth, sections, "rand_f_components"),
         **score_pooled(truth, grown, "rand_f_watershed"),
         **score_pixels(truth, boundary),
