@@ -18,7 +18,7 @@ class Trainer:
     patches_per_step : all in one batch, their voxels are averaged
     clip_norm : the gradient is scaled down to this norm where it is longer; none, never
     average_decay : the weights that are judged and kept are a moving average with this decay, see
-        `averaging.WeightAverage`; none, the weights themselves
+        `weight_average.WeightAverage`; none, the weights themselves
     select_by : "pixel_error", "v_rand", "v_info" (each the best over thresholds) or "loss", on the sections held out
         for selection
     log_every, preview_every, select_every, save_every : steps between points of the learning curve, preview pictures

@@ -15,12 +15,12 @@ import torch
 
 from data.errors import WorkerDied
 from data.workers import patches
-from znn.pipeline.averaging import WeightAverage
 from znn.pipeline.errors import Interrupted, NonFiniteLoss
 from znn.pipeline.optimiser import optimiser_tensors, restore_optimiser
 from znn.pipeline.progress import Progress
 from znn.pipeline.selection import better
 from znn.pipeline.trainer import preview_due
+from znn.pipeline.weight_average import WeightAverage
 
 
 def derived_seed(*parts):
