@@ -219,10 +219,15 @@ def expected_thresholds(coarse_step, fine_step):
     return families * (len(coarse_thresholds(coarse_step, fine_step)) + refined)
 
 
+def score_at(truth, probability, threshold, convention="cremi", seed_sizes_px=SEED_SIZES_PX):
+    """Every score of a boundary map at one threshold; see `score_map`."""
+    families = map_families(truth, probability, convention, seed_sizes_px)
+    return {name: _best({threshold: scorer(threshold)}, name) for names, scorer in families.items() for name in names}
+
+
 def score_mask(truth, boundary, convention="cremi", seed_sizes_px=SEED_SIZES_PX):
     """Every score of a binary boundary mask, (Z, Y, X) bool: a map with the one threshold 0.5."""
-    families = map_families(truth, boundary.astype(np.float32), convention, seed_sizes_px)
-    return {name: _best({0.5: scorer(0.5)}, name) for names, scorer in families.items() for name in names}
+    return score_at(truth, boundary.astype(np.float32), 0.5, convention, seed_sizes_px)
 
 
 def score_segmentation(truth, ids, boundary, convention="cremi"):
