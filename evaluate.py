@@ -9,10 +9,10 @@ from tqdm import tqdm
 
 from conf.entry import command
 from znn.pipeline.boundary_scores import expected_thresholds
-from znn.pipeline.evaluation import evaluate
+from znn.pipeline.evaluation import evaluate, evaluate_segments
 from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.pairing import load
-from znn.pipeline.report import check_output, format_compared, format_table, write_report
+from znn.pipeline.report import check_output, format_compared, format_table, format_values, write_report
 
 
 @command("evaluate")
@@ -24,8 +24,17 @@ def main(settings):
     total = expected_thresholds(settings.coarse_step, settings.fine_step) if case.kind == "boundary" else 0
     with tqdm(total=total, desc="thresholds", unit="", disable=not total) as bar:
         report, pictures = evaluate(case, settings, settings.overlay_sections, bar.update)
-    written = write_report(settings.output, report, pictures)
+    written = []
+    if settings.segment.method != "none":
+        report["segmentation"], path = evaluate_segments(case, settings, settings.output)
+        written.append(path)
+    written += write_report(settings.output, report, pictures)
     print(format_table(report))
+    if "at_threshold" in report:
+        print(format_values(f"at the threshold {case.threshold:g}", report["at_threshold"]))
+    if "segmentation" in report:
+        made = report["segmentation"]
+        print(format_values(f"{made['segments']} segments by {made['method']}", made))
     seconds = time.perf_counter() - started
     print(f"compared: {format_compared(report)}")
     share = report["region"]["share_of_truth"]

@@ -21,7 +21,8 @@ def write_volume(path, datasets, resolution_zyx, offset_zyx=(0.0, 0.0, 0.0), att
     datasets : dict
         {"volumes/raw": (array (Z, Y, X), attributes of the dataset), ...}; gzip-compressed in chunks.
     resolution_zyx, offset_zyx : (z, y, x)
-        In nm; stored with each dataset, as is ``axes``; a dataset's own attributes win.
+        In nm; stored with each dataset, as is ``axes``; a dataset's own attributes win. An unknown resolution is None,
+        and not stored.
     attributes : dict, optional
         Of the file.
 
@@ -37,8 +38,10 @@ def write_volume(path, datasets, resolution_zyx, offset_zyx=(0.0, 0.0, 0.0), att
                 array = np.asarray(array)
                 chunks = tuple(min(c, n) for c, n in zip(CHUNK, array.shape))
                 item = file.create_dataset(name, data=array, chunks=chunks, compression="gzip", compression_opts=3)
-                item.attrs.update({"resolution": np.asarray(resolution_zyx, float),
-                                   "offset": np.asarray(offset_zyx, float), "axes": "zyx"} | own)
+                place = {"offset": np.asarray(offset_zyx, float), "axes": "zyx"}
+                if resolution_zyx is not None:
+                    place["resolution"] = np.asarray(resolution_zyx, float)
+                item.attrs.update(place | own)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
         raise NotWritable(f"{path}: cannot write here ({reason}); check that the folder {path.absolute().parent} "

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 import evaluate
+from data.volume import Volume
 from data.writing import write_volume
 from znn.pipeline.report import SCORES
 
@@ -86,3 +88,27 @@ def test_as_a_program(files):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error: absent.h5") and "Traceback" not in done.stderr
+
+
+def test_segments_are_written_and_scored_at_the_threshold_kept_with_the_map(files, tmp_path, monkeypatch, capsys):
+    with h5py.File(tmp_path / "map.h5", "a") as file:
+        file["volumes/predictions/boundary"].attrs["threshold"] = 0.5
+    status, out, _ = run(monkeypatch, capsys, *files, "segment.method=watershed", "segment.ids=uint32")
+    report = json.loads((tmp_path / "scores" / "report.json").read_text())
+    made = Volume.open(tmp_path / "scores" / "segmentation.h5", "volumes/labels/neuron_ids")
+    ids = made.read()
+    assert status == 0 and "segments by watershed: v_rand" in out and "at the threshold 0.5: v_rand" in out
+    assert ids.dtype == np.uint32 and made.offset_zyx == (77, 911, 911) and made.resolution_zyx == (40, 4, 3.5)
+    assert ids.all() and report["segmentation"]["segments"] == np.unique(ids).size
+    # Three of the four sections are as they should be, one joins two of 16 cells; every cell keeps an id of its own.
+    assert report["at_threshold"]["v_rand"] == pytest.approx(report["v_rand"]["value"])
+    assert report["segmentation"]["rand_f_watershed"] == pytest.approx(report["rand_f_watershed"]["value"])
+
+
+def test_segments_need_a_boundary_map_and_a_threshold(files, monkeypatch, capsys):
+    status, _, err = run(monkeypatch, capsys, *files, "segment.method=components")
+    assert status == 1 and "give it as segment.threshold=<number>" in err
+    status, _, err = run(monkeypatch, capsys, *files, "segment.method=components", "prediction_kind=mask")
+    assert status == 1 and "taken as mask" in err
+    status, _, err = run(monkeypatch, capsys, *files, "threshold=2")
+    assert status == 1 and "threshold: expected a number above 0" in err

@@ -91,10 +91,10 @@ def mean_over_sections(values):
     return Value(float(np.mean(defined)) if defined else None, list(values))
 
 
-def score_thinned(truth, sections):
-    """V_rand and V_info of ISBI 2012 of a section partition."""
+def score_thinned(true_sections, sections):
+    """V_rand and V_info of ISBI 2012 of a section partition against another, each a sequence of (Y, X) sections."""
     counts = [
-        metrics.agreement(t, partition.thin_boundaries(s)) for t, s in zip(truth.sections, sections, strict=True)
+        metrics.agreement(t, partition.thin_boundaries(s)) for t, s in zip(true_sections, sections, strict=True)
     ]
     return {
         "v_rand": mean_over_sections([metrics.v_rand(c) for c in counts]),
@@ -157,7 +157,7 @@ def map_families(truth, probability, convention, seed_sizes_px):
     """
 
     def thinned(t):
-        return score_thinned(truth, partition.section_components(probability < t))
+        return score_thinned(truth.sections, partition.section_components(probability < t))
 
     def components(t):
         return score_pooled(truth, partition.section_components(probability < t), "rand_f_components")
@@ -219,10 +219,15 @@ def expected_thresholds(coarse_step, fine_step):
     return families * (len(coarse_thresholds(coarse_step, fine_step)) + refined)
 
 
+def score_at(truth, probability, threshold, convention="cremi", seed_sizes_px=SEED_SIZES_PX):
+    """Every score of a boundary map at one threshold; see `score_map`."""
+    families = map_families(truth, probability, convention, seed_sizes_px)
+    return {name: _best({threshold: scorer(threshold)}, name) for names, scorer in families.items() for name in names}
+
+
 def score_mask(truth, boundary, convention="cremi", seed_sizes_px=SEED_SIZES_PX):
     """Every score of a binary boundary mask, (Z, Y, X) bool: a map with the one threshold 0.5."""
-    families = map_families(truth, boundary.astype(np.float32), convention, seed_sizes_px)
-    return {name: _best({0.5: scorer(0.5)}, name) for names, scorer in families.items() for name in names}
+    return score_at(truth, boundary.astype(np.float32), 0.5, convention, seed_sizes_px)
 
 
 def score_segmentation(truth, ids, boundary, convention="cremi"):
@@ -247,7 +252,7 @@ def score_segmentation(truth, ids, boundary, convention="cremi"):
     flat = np.zeros(ids.shape[1:], np.uint8)
     grown = np.stack([partition.grow(section, flat) for section in sections])
     found = {
-        **score_thinned(truth, sections),
+        **score_thinned(truth.sections, sections),
         **score_pooled(truth, sections, "rand_f_components"),
         **score_pooled(truth, grown, "rand_f_watershed"),
         **score_pixels(truth, boundary),

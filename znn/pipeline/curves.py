@@ -8,9 +8,10 @@ from matplotlib.image import imsave
 
 from data.files import replacing
 from znn.pipeline.errors import OutputNotWritable, PipelineError
+from znn.pipeline.selection import PARTITIONS
 
 COLUMNS = ("stage", "step", "minutes", "learning_rate", "loss", "pixel_error", "voxels_per_s",
-           "select_loss", "select_pixel_error")
+           "select_loss", "select_pixel_error", "select_v_rand", "select_v_info")
 PREVIEW_SIDE = 256
 GAP = 4
 
@@ -61,14 +62,16 @@ class LearningCurve:
         written(self.folder / "curve.png", lambda path: self._figure().savefig(path, dpi=100, format="png"))
 
     def _figure(self):
-        figure = Figure(figsize=(9, 4), layout="constrained")
-        for axes, score in zip(figure.subplots(1, 2), ("loss", "pixel_error")):
+        scores = ["loss", "pixel_error"] + [s for s in PARTITIONS if any(f"select_{s}" in r for r in self.rows)]
+        figure = Figure(figsize=(4.5 * len(scores), 4), layout="constrained")
+        for axes, score in zip(figure.subplots(1, len(scores)), scores):
             for stage in dict.fromkeys(row["stage"] for row in self.rows):
                 (line,) = axes.plot(*self._series(stage, score), alpha=0.6, label=f"{stage}, training")
                 held_out = self._series(stage, f"select_{score}")
                 if held_out[0]:
                     axes.plot(*held_out, "o-", markersize=3, color=line.get_color(), label=f"{stage}, held out")
-            axes.set(xlabel="step of the stage", ylabel=score.replace("_", " "), ylim=(0, None))
+            axes.set(xlabel="step of the stage", ylabel=score.replace("_", " "),
+                     ylim=(None, 1) if score in PARTITIONS else (0, None))
             axes.grid(alpha=0.3)
             if axes.lines:
                 axes.legend(fontsize="small")

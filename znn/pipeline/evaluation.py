@@ -1,9 +1,18 @@
 """Scores and report of a prediction that has been paired with its truth."""
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
 from data.targets import BOUNDARY, boundary_target
+from data.writing import write_volume
 from znn import __version__
-from znn.pipeline.boundary_scores import score_map, score_mask, score_segmentation
+from znn.pipeline.boundary_scores import score_at, score_map, score_mask, score_segmentation
 from znn.pipeline.pictures import draw_curves, draw_overlay
-from znn.pipeline.report import compile_report
+from znn.pipeline.report import SCORES, compile_report
+from znn.pipeline.segmentation import segment
+
+SEGMENTS_FILE, SEGMENTS = "segmentation.h5", "volumes/labels/neuron_ids"
 
 
 def score(case, settings, progress=None):
@@ -54,10 +63,46 @@ def evaluate(case, settings, overlay_sections=3, progress=None):
     """
     scores = score(case, settings, progress)
     report = compile_report(scores, case.about, settings.rand_convention, __version__)
+    if case.threshold is not None:
+        fixed = score_at(case.truth, case.prediction, case.threshold, settings.rand_convention, settings.seed_sizes_px)
+        report["at_threshold"] = {"threshold": case.threshold} | _values(fixed, settings)
     pictures = {"curves.png": ("Scores over the threshold; the best of each is marked.", draw_curves(scores))}
     if overlay_sections > 0:
         pictures["overlay.png"] = _overlay(case, scores, overlay_sections)
     return report, {name: picture for name, picture in pictures.items() if picture[1] is not None}
+
+
+def evaluate_segments(case, settings, folder):
+    """Make a boundary map into segments, write them, and score them.
+
+    Parameters
+    ----------
+    case : pairing.Case
+        Of a boundary map, with a threshold unless the settings have one.
+    settings : pairing.EvaluationSettings
+        With a method of segmentation.
+    folder : path
+        Where segmentation.h5 goes: ids in `SEGMENTS`, as CREMI has them, on the voxels that are scored.
+
+    Returns
+    -------
+    tuple of (dict, Path)
+        For the report: settings, threshold, number of segments, and every score; and the file.
+    """
+    how, region, path = settings.segment, case.about["region"], Path(folder) / SEGMENTS_FILE
+    threshold = case.threshold if how.threshold is None else how.threshold
+    ids = segment(case.prediction, threshold, how)
+    scores = score_segmentation(case.truth, ids, boundary_target(ids, "ids") == BOUNDARY, settings.rand_convention)
+    about = {"method": how.method, "threshold": threshold}
+    write_volume(path, {SEGMENTS: (ids.astype(np.dtype(how.ids)), about)}, region["resolution_zyx_nm"],
+                 region["offset_zyx_nm"])
+    return asdict(how) | {"threshold": threshold, "segments": int(ids.max())} | _values(scores, settings), path
+
+
+def _values(scores, settings):
+    """The plain values of the scores, by the names of the report."""
+    report = compile_report(scores, {}, settings.rand_convention, __version__)
+    return {name: report[name]["value"] for name in SCORES}
 
 
 def _overlay(case, scores, sections):

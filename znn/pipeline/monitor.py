@@ -85,7 +85,8 @@ class Monitor(Listener):
         stack = next((s for s in self.run.stacks if s.selection is not None), self.run.stacks[0])
         source = stack.selection or stack.training
         region = window(source, PREVIEW_SIDE)
-        probability = self.run.predict(self.index, training.network, stack, region, self.validating)
+        with training.judged() as network:
+            probability = self.run.predict(self.index, network, stack, region, self.validating)
         write_preview(self.run.folder / "previews" / f"{self.stage}-{training.progress.step:06d}.png",
                       stack.image.read(region)[0], target_in(source, region)[0], probability[0])
         self.curve.draw()

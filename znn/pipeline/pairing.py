@@ -14,6 +14,7 @@ from znn.pipeline.boundary_scores import SEED_SIZES_PX, Truth
 from znn.pipeline.errors import UndefinedVolume
 from znn.pipeline.metrics import CONVENTIONS, dense_ids
 from znn.pipeline.partition import section_components
+from znn.pipeline.segmentation import Segmentation
 from znn.pipeline.sweep import coarse_thresholds
 
 RAW = "volumes/raw"
@@ -55,6 +56,11 @@ class EvaluationSettings:
         Of the thresholds.
     seed_sizes_px : list of int
         Smallest seeds tried for the watershed in 2D.
+    threshold : float, optional
+        All scores are also given at this one; absent: at the one kept with the model, the attribute `threshold` of the
+        prediction, if there is one.
+    segment : Segmentation
+        How a boundary map is made into segments that are written and scored as well.
     """
 
     prediction: str
@@ -71,6 +77,8 @@ class EvaluationSettings:
     coarse_step: float = 0.05
     fine_step: float = 0.01
     seed_sizes_px: list[int] = field(default_factory=lambda: list(SEED_SIZES_PX))
+    threshold: float | None = None
+    segment: Segmentation = field(default_factory=Segmentation)
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,8 @@ class Case:
     raw : ndarray or None
     about : dict
         Where everything came from, for the report.
+    threshold : float or None
+        The one asked for, else the one kept with the prediction.
     """
 
     kind: str
@@ -94,6 +104,7 @@ class Case:
     truth: Truth
     raw: np.ndarray | None
     about: dict
+    threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -145,8 +156,8 @@ def load(settings):
     truth_kind, known = _truth(grid, settings.truth_kind, mask)
     if truth_kind == "membrane" and ids:
         known = replace(known, ids=_ids(grid.read(Volume.open(settings.truth, ids)), mask))
-    scale = LazyDataset(settings.prediction, settings.prediction_dataset).attributes.get("scale")
-    kind, values = take_prediction(grid.read(prediction), settings.prediction_kind, prediction.name, scale)
+    kept = LazyDataset(settings.prediction, settings.prediction_dataset).attributes
+    kind, values = take_prediction(grid.read(prediction), settings.prediction_kind, prediction.name, kept.get("scale"))
     about = {
         "prediction": {"file": settings.prediction, "dataset": settings.prediction_dataset, "taken_as": kind},
         "truth": {"file": settings.truth, "dataset": truth.name.rsplit(":", 1)[1], "taken_as": truth_kind},
@@ -154,7 +165,20 @@ def load(settings):
         "mask_dataset": settings.mask_dataset,
         "region": _describe(grid, settings.z_range),
     }
-    return Case(kind, values, known, _raw(settings, grid), about)
+    return Case(kind, values, known, _raw(settings, grid), about, _threshold(settings, kept, kind, prediction.name))
+
+
+def _threshold(settings, kept, kind, name):
+    """The threshold that was chosen beforehand, or None; an error where segments are asked for and cannot be made."""
+    given = kept.get("threshold") if settings.threshold is None else settings.threshold
+    if settings.segment.method != "none":
+        if kind != "boundary":
+            raise WrongSetting(f"segment.method={settings.segment.method}: expected a boundary map, found {name} taken "
+                               f"as {kind}; say segment.method=none")
+        if given is None and settings.segment.threshold is None:
+            raise WrongSetting(f"segment.threshold: expected one, since none is kept with {name}; choose it on "
+                               "sections that are not scored, and give it as segment.threshold=<number>")
+    return None if given is None or kind != "boundary" else float(given)
 
 
 def take_prediction(values, kind, name, scale=None):
@@ -211,6 +235,8 @@ def _check_settings(settings):
         if found not in allowed:
             raise WrongSetting(f"{key}: expected one of {', '.join(allowed)}, found {found!r}")
     coarse_thresholds(settings.coarse_step, settings.fine_step)
+    if settings.threshold is not None and not 0 < settings.threshold <= 1:
+        raise WrongSetting(f"threshold: expected a number above 0 and at most 1, found {settings.threshold}")
     if not settings.seed_sizes_px or min(settings.seed_sizes_px) < 1:
         raise WrongSetting(f"seed_sizes_px: expected sizes of at least 1, found {list(settings.seed_sizes_px)}")
 

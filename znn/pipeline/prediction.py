@@ -170,7 +170,7 @@ def provenance(volume, settings, meta, stages, checkpoint_sha256):
         "version": __version__, "engine": nn.current_engine(), "normalisation": json.dumps(meta["normalisation"]),
         "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(ran),
         "config": json.dumps(asdict(settings), default=str), "training_config": json.dumps(meta.get("config", {})),
-    }
+    } | ({} if meta.get("threshold") is None or ran != meta["stages"] else {"threshold": meta["threshold"]})
 
 
 def check_finite(volume):

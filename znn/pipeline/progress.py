@@ -12,7 +12,7 @@ class Progress:
     seconds : time spent on the stage, over all sessions
     waited : part of it that went into waiting for patches
     selected_at, previewed_at : step of the last validation and preview, -1 before the first
-    best, best_step : score of the best validation so far, and when
+    best, best_by, best_step : score of the best validation so far, which score that is, and when
     window : sums since the last point of the learning curve
     """
 
@@ -22,6 +22,7 @@ class Progress:
     selected_at: int = -1
     previewed_at: int = -1
     best: float | None = None
+    best_by: str | None = None
     best_step: int | None = None
     window: dict = field(default_factory=dict)
 

@@ -15,18 +15,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from data import PatchSampler, class_counts
 from znn.pipeline import checkpoint
 from znn.pipeline.errors import CheckpointError, PipelineError, not_negative
 from znn.pipeline.inference import infer_volume
-from znn.pipeline.loss import BoundaryLoss, map_scores
+from znn.pipeline.loss import BoundaryLoss
 from znn.pipeline.maps import KnownMaps, keep_map, kept_map, made_from, map_digest
 from znn.pipeline.memory import GB
 from znn.pipeline.planning import plan
 from znn.pipeline.progress import check_state
+from znn.pipeline.selection import chosen_threshold, selection_scores
 from znn.pipeline.stacks import labelled_region, target_in
 from znn.pipeline.trainer import Trainer
 from znn.pipeline.training import StageTraining, derived_seed
@@ -143,8 +143,10 @@ class Recursion:
         first = len(self.finished)
         for index in range(first, len(self.names)):
             self._train(index, state if index == first else None, listener)
+        for earlier in range(len(self.names) - 1):
+            self._fill_maps(earlier, listener)
         path = self.folder / FINAL
-        checkpoint.save(path, *self.contents(self.finished))
+        checkpoint.save(path, *self.contents(self.finished, {"threshold": self._threshold(listener)}))
         return path
 
     def _train(self, index, state, listener):
@@ -163,7 +165,7 @@ class Recursion:
             network, self._sampler(index, network, sources), loss, settings.trainer,
             derived_seed(self.seed, index, DROPOUT), self._validation(index, listener), self.data.workers)
         if state is not None:
-            training.restore(state["progress"], state["optimiser"], state["best"])
+            training.restore(state["progress"], state["optimiser"], state["best"], state["average"])
         listener.begin(self, index, training)
         training.run(listener)
         self.finished[name] = training.chosen_state()
@@ -199,7 +201,7 @@ class Recursion:
                          for name in self.names[:self.names.index(where["stage"])]}
         kept = checkpoint.stage_tensors(tensors, STATE)
         return {"weights": checkpoint.stage_tensors(tensors, where["stage"]), "progress": where["progress"]} | {
-            part: checkpoint.stage_tensors(kept, part) for part in ("optimiser", "best")}
+            part: checkpoint.stage_tensors(kept, part) for part in ("optimiser", "best", "average")}
 
     def _fill_maps(self, index, listener):
         """Make sure of the maps of a finished stage over all stacks; in files, for when it is resumed."""
@@ -239,16 +241,24 @@ class Recursion:
 
     def _validation(self, index, listener):
         """``validate(network)`` on the sections held out for selection, or None when there are none."""
-        held_out = [stack for stack in self.stacks if stack.selection is not None]
-        if not held_out:
+        if not self._held_out():
             return None
+        select_by = self.stages[self.names[index]].trainer.select_by
+        return lambda network: selection_scores(self._held_out_maps(index, network, listener), select_by)
 
-        def validate(network):
-            pairs = []
-            for stack in held_out:
-                region = labelled_region(stack.selection)
-                pairs.append((self.predict(index, network, stack, region, listener.validating),
-                              target_in(stack.selection, region)))
-            return map_scores(*(np.concatenate([part.ravel() for part in parts]) for parts in zip(*pairs)))
+    def _held_out(self):
+        return [stack for stack in self.stacks if stack.selection is not None]
 
-        return validate
+    def _held_out_maps(self, index, network, listener):
+        """[(probability, target)] of the sections held out for selection, stack by stack."""
+        regions = [(stack, labelled_region(stack.selection)) for stack in self._held_out()]
+        return [(self.predict(index, network, stack, region, listener.validating), target_in(stack.selection, region))
+                for stack, region in regions]
+
+    def _threshold(self, listener):
+        """The threshold that the chosen weights do best with on the held-out sections; None where there are none."""
+        index = len(self.names) - 1
+        network = self.network(index)
+        checkpoint.fill(network, self.finished[self.names[index]], f"stage {self.names[index]}")
+        maps = self._held_out_maps(index, network, listener)
+        return chosen_threshold(maps) if maps else None

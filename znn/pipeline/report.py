@@ -96,6 +96,12 @@ def format_table(report):
     return "\n".join("  ".join(line) for line in lines)
 
 
+def format_values(title, values):
+    """Scores that belong to one threshold or segmentation, in a line; those that are undefined are left out."""
+    defined = ", ".join(f"{name} {values[name]:.4f}" for name in SCORES if values[name] is not None)
+    return f"{title}: {defined}"
+
+
 def format_compared(report):
     """What was compared with what, in a line."""
     sources = report["prediction"], report["truth"]

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from znn.pipeline.errors import WrongSetting, one_of, positive
 from znn.pipeline.loss import Balance
 from znn.pipeline.optimiser import Optimiser, Schedule
+from znn.pipeline.selection import SELECTIONS
 
 EARLY_PREVIEWS = 4
-SELECTIONS = ("pixel_error", "loss")
 
 
 @dataclass
@@ -17,7 +17,10 @@ class Trainer:
     patch : output voxels (z, y, x) of one patch
     patches_per_step : all in one batch, their voxels are averaged
     clip_norm : the gradient is scaled down to this norm where it is longer; none, never
-    select_by : "pixel_error" (the best over thresholds) or "loss", on the sections held out for selection
+    average_decay : the weights that are judged and kept are a moving average with this decay, see
+        `weight_average.WeightAverage`; none, the weights themselves
+    select_by : "pixel_error", "v_rand", "v_info" (each the best over thresholds) or "loss", on the sections held out
+        for selection
     log_every, preview_every, select_every, save_every : steps between points of the learning curve, preview pictures
         (more at the beginning), validations, and checkpoints
     """
@@ -30,6 +33,7 @@ class Trainer:
     schedule: Schedule = field(default_factory=Schedule)
     balance: Balance = field(default_factory=Balance)
     clip_norm: float | None = None
+    average_decay: float | None = None
     select_by: str = "pixel_error"
     log_every: int = 20
     preview_every: int = 800
@@ -42,6 +46,8 @@ class Trainer:
         for name in ("max_minutes", "clip_norm"):
             if getattr(self, name) is not None:
                 positive(f"trainer {name}", getattr(self, name))
+        if self.average_decay is not None and not 0 < self.average_decay < 1:
+            raise WrongSetting(f"trainer average_decay: expected a number between 0 and 1, found {self.average_decay}")
         one_of("trainer select_by", self.select_by, SELECTIONS)
         if len(self.patch) != 3 or min(self.patch) < 1:
             raise WrongSetting(f"trainer patch: expected three positive numbers (z, y, x), found {self.patch}")

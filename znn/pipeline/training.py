@@ -18,7 +18,9 @@ from data.workers import patches
 from znn.pipeline.errors import Interrupted, NonFiniteLoss
 from znn.pipeline.optimiser import optimiser_tensors, restore_optimiser
 from znn.pipeline.progress import Progress
+from znn.pipeline.selection import better
 from znn.pipeline.trainer import preview_due
+from znn.pipeline.weight_average import WeightAverage
 
 
 def derived_seed(*parts):
@@ -75,6 +77,7 @@ class StageTraining:
     progress : Progress
     best_state : dict of str to Tensor, or None
         Weights of the best validation so far.
+    average : WeightAverage or None
     """
 
     def __init__(self, network, sampler, loss, trainer, seed, validate=None, workers=0, clock=time.monotonic):
@@ -82,6 +85,7 @@ class StageTraining:
         self.seed, self.validate, self.workers, self.clock = seed, validate, workers, clock
         self.optimiser = trainer.optimiser.over(network.parameters())
         self.progress, self.best_state = Progress(), None
+        self.average = WeightAverage(trainer.average_decay) if trainer.average_decay else None
 
     @property
     def share(self):
@@ -99,20 +103,36 @@ class StageTraining:
         return math.prod(self.trainer.patch) * self.trainer.patches_per_step
 
     def tensors(self):
-        """Weights, optimiser state and best weights: ``weights/...``, ``optimiser/...``, ``best/...``."""
+        """Weights, optimiser's state, best and averaged weights: ``weights/...``, ``optimiser/...``, ..."""
         parts = {"weights": self.network.state_dict(), "optimiser": optimiser_tensors(self.optimiser, self.network),
-                 "best": self.best_state or {}}
+                 "best": self.best_state or {}, "average": self.average.state if self.average else {}}
         return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
-    def restore(self, progress, optimiser, best):
-        """Go on from a state; the network holds its weights already."""
+    def restore(self, progress, optimiser, best, average=None):
+        """Go on from a state; the network holds its weights already. An average that was not kept begins anew."""
         self.progress = Progress(**progress)
         restore_optimiser(self.optimiser, self.network, optimiser)
         self.best_state = best or None
+        if self.average:
+            self.average.state = {name: tensor.clone() for name, tensor in (average or {}).items()}
 
     def chosen_state(self):
         """The weights to go on with: the best by validation, else the last."""
-        return self.best_state or _copy(self.network.state_dict())
+        return self.best_state or self.judged_state()
+
+    def judged_state(self):
+        """A copy of the weights that are judged and kept now: their average where there is one."""
+        return _copy(self.average.state if self.average and self.average.state else self.network.state_dict())
+
+    @contextlib.contextmanager
+    def judged(self):
+        """The network with the weights of `judged_state`, as long as the context lasts."""
+        trained = _copy(self.network.state_dict())
+        self.network.load_state_dict(self.judged_state())
+        try:
+            yield self.network
+        finally:
+            self.network.load_state_dict(trained)
 
     def run(self, listener):
         """Train to the end of the stage.
@@ -168,13 +188,14 @@ class StageTraining:
             listener.save(self)
 
     def _select(self, listener):
-        scores = self.validate(self.network)
-        value = scores[self.trainer.select_by]
-        self.progress.selected_at = self.progress.step
-        improved = value is not None and (self.progress.best is None or value < self.progress.best)
+        with self.judged() as network:
+            scores = self.validate(network)
+        p, by = self.progress, self.trainer.select_by
+        value, p.selected_at = scores[by], p.step
+        improved = better(by, value, p.best if p.best_by == by else None)
         if improved:
-            self.progress.best, self.progress.best_step = value, self.progress.step
-            self.best_state = _copy(self.network.state_dict())
+            p.best, p.best_by, p.best_step = value, by, p.step
+            self.best_state = self.judged_state()
         listener.selected(self, scores, improved)
 
     def _step(self, batch, listener):
@@ -182,6 +203,8 @@ class StageTraining:
         rate = self.trainer.optimiser.learning_rate * self.trainer.schedule.scale(p.step, self.share)
         outcome = self._update(batch, rate)
         p.step += 1
+        if self.average:
+            self.average.update(self.network.state_dict(), p.step)
         for key, value in (("loss", outcome.cost), ("pixel_error", outcome.pixel_error), ("steps", 1),
                            ("voxels", self.voxels_per_step), ("busy", self.clock() - began)):
             p.window[key] = p.window.get(key, 0) + value

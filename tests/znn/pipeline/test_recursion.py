@@ -132,6 +132,17 @@ def test_two_steps_and_two_more_are_four(whole, root, tmp_path):
     assert same(load(tmp_path / FINAL)[0], whole[1][0])
 
 
+def test_two_steps_and_two_more_are_four_with_averaged_weights(root, tmp_path):
+    settings = {"average_decay": 0.9, "select_by": "v_rand"}
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    train(recursion(once, root, trainer(2, **settings), trainer(4, **settings)))
+    train(recursion(twice, root, trainer(2, **settings), trainer(2, **settings)))
+    train(recursion(twice, root, trainer(2, **settings), trainer(4, **settings)), resume=True)
+    (tensors, meta), (again, meta_again) = load(once / FINAL), load(twice / FINAL)
+    assert same(tensors, again) and same(load(once / LAST)[0], load(twice / LAST)[0])
+    assert 0 < meta["threshold"] == meta_again["threshold"] < 1
+
+
 @pytest.mark.parametrize("change", [{"seed": 6}, {"workers": 1}])
 def test_a_seed_changes_the_weights_and_workers_do_not(whole, root, tmp_path, change):
     train(recursion(tmp_path, root, **change))
@@ -176,7 +187,7 @@ def test_a_damaged_state_is_refused(whole, root, tmp_path, change, found):
 
 def test_the_best_weights_by_validation_go_on(root, tmp_path, monkeypatch):
     scores = iter([0.2, 0.1, 0.3, 0.2, 0.2, 0.1])
-    monkeypatch.setattr("znn.pipeline.recursion.map_scores",
+    monkeypatch.setattr("znn.pipeline.recursion.selection_scores",
                         lambda *_: {"loss": 1.0, "pixel_error": next(scores)})
     run = recursion(tmp_path, root, first=trainer(6), second=trainer(6))
     seen = {}

@@ -146,7 +146,8 @@ def test_derived_seeds_differ():
 
 
 @pytest.mark.parametrize("bad", [{"patch": [1, 2]}, {"patch": [1, 0, 2]}, {"steps": 0}, {"max_minutes": 0.0},
-                                 {"clip_norm": -1.0}, {"select_by": "v_rand"}, {"save_every": 0}])
+                                 {"clip_norm": -1.0}, {"select_by": "v_ran"}, {"average_decay": 1.0},
+                                 {"save_every": 0}])
 def test_trainers_without_meaning_are_refused(bad):
     with pytest.raises(WrongSetting, match=r"trainer .*expected"):
         Trainer(**bad)
@@ -185,3 +186,31 @@ def test_tensorboard_that_is_not_installed_is_named_before_anything_runs(monkeyp
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(PipelineError, match=r"znn\[log\]"):
         Monitor(Interruption(), tensorboard=True)
+
+
+def test_the_average_of_the_weights_is_what_is_judged_and_kept(sources):
+    judged = []
+    settings = trainer(6, average_decay=0.5, select_every=3, optimiser=Optimiser("sgd", 0.1))
+
+    class Steps(Notes):
+        def stepped(self, training, outcome):
+            weights.append(training.network.last.bias.detach().clone())
+
+    weights = []
+    training = stage(sources, settings, validate=lambda network: judged.append(network.last.bias.detach().clone())
+                     or {"loss": 1.0, "pixel_error": 1 / len(judged)})
+    training.run(Steps())
+    expected = weights[0]
+    for step, bias in enumerate(weights[1:], 2):
+        expected = expected + (1 - min(0.5, (1 + step) / (10 + step))) * (bias - expected)
+    assert torch.allclose(judged[-1], expected, atol=1e-6) and not torch.allclose(expected, weights[-1])
+    assert torch.equal(training.network.last.bias, weights[-1])
+    assert torch.equal(training.chosen_state()["last.bias"], judged[-1])
+
+
+def test_a_run_that_is_chosen_by_another_score_from_now_on_forgets_the_best_so_far(sources):
+    training = stage(sources, trainer(4, select_every=2, select_by="v_rand"),
+                     validate=lambda network: {"loss": 1.0, "pixel_error": 0.1, "v_rand": 0.5})
+    training.restore({"step": 1, "best": 0.9, "best_by": "v_info", "best_step": 1}, {}, {})
+    training.run(Notes())
+    assert (training.progress.best, training.progress.best_by, training.progress.best_step) == (0.5, "v_rand", 2)
