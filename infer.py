@@ -1,8 +1,10 @@
 """Find the boundaries of a whole volume with a trained checkpoint, see docs/inference.md:
 
 python infer.py checkpoint=runs/x/final.safetensors input=stack.h5 output=boundary.h5
+python infer.py checkpoint=zoo/isbi2012_vd2d3d input=stack.h5 output=boundary.h5        # trained already
 """
 import contextlib
+import dataclasses
 import sys
 import time
 
@@ -11,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 import models
 from conf.entry import command
 from data import Standardisation, Volume, standardised
+from models import zoo
 from znn.pipeline import engine
 from znn.pipeline.checkpoint import load_stages
 from znn.pipeline.errors import Interrupted, NonFiniteMap
@@ -37,6 +40,7 @@ from znn.pipeline.prediction import (
 def main(settings):
     """Check everything, compute block by block, say what was done; `settings` is a `conf.schema.Infer`."""
     started = time.perf_counter()
+    settings = dataclasses.replace(settings, checkpoint=zoo.located(settings.checkpoint))
     engine.use(settings.engine.name, settings.engine.threads)
     inputs = (settings.input, settings.checkpoint)
     check_output(settings.output, settings.overwrite, inputs)
