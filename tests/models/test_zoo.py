@@ -33,5 +33,5 @@ def test_files_are_left_as_they_are(tmp_path, monkeypatch):
 
 
 def test_a_name_that_there_is_not():
-    with pytest.raises(ModelError, match="network 'zoo/nothing' is unknown: choose one of .*zoo/isbi2012_vd2d3d"):
+    with pytest.raises(ModelError, match=r"network 'zoo/nothing' is unknown: choose one of .*zoo/isbi2012_vd2d3d"):
         zoo.located("zoo/nothing")
