@@ -11,6 +11,7 @@ SCALINGS = ("fixed", "stack")
 SLAB_SECTIONS = 8
 BAND_VOXELS = 1 << 22
 FLAT = 1e-7  # a deviation below this part of the mean is rounding, not contrast
+FAINTEST = 1e-30  # a map whose extremes are nearer than this has no contrast, and is not divided by it
 
 
 @dataclass
@@ -160,7 +161,7 @@ def scale_map(probability, how="fixed", extremes=None):
     low, high = (0.0, 1.0)
     if how == "stack":
         low, high = extremes if extremes is not None else (probability.min(), probability.max())
-    span = high - low if high > low else 1.0
+    span = high - low if high - low >= FAINTEST else 1.0
     return ((probability - low) * (2.0 / span) - 1.0).astype(np.float32)
 
 

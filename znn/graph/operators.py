@@ -133,6 +133,10 @@ def _channels(call):
     if not (isinstance(first, int) and isinstance(end, int) and 0 <= first < end <= x.shape[0]):
         raise IllTyped(f"expected channels first < end within 0..{x.shape[0]}, found {first}..{end}: name channels "
                        f"that {x} has")
+    together = TOGETHER.get(x.dtype, 1)
+    if first % together or (end % together and end < x.shape[0]):
+        raise IllTyped(f"expected channels that begin and end at a multiple of {together}, found {first}..{end} of "
+                       f"{x}: take them from f32, and cast what is taken")
     return x.like(end - first, *x.shape[1:])
 
 

@@ -99,7 +99,8 @@ def test_results_are_rounded_and_stored_in_pairs(data):
     try:
         out = run(c, s, where, dtype, a, b, untouched, Epilogue(bias=True, activation="relu", stores=BF16), bias)
     except IllegalSchedule as error:
-        assert rule is None and ("cuts a sum" in str(error) or "no place for bias" in str(error))
+        too_wide = rule is default.narrow and c.extents["x"] >= where.lanes(dtype)  # it is for what is left of a row
+        assert (rule is None or too_wide) and ("cuts a sum" in str(error) or "no place for bias" in str(error))
         return
     found = numbers(out.view(np.uint32)).ravel()
     assert np.array_equal(np.isnan(found), np.isnan(expected)), "not all is written, or more than is to be"
