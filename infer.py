@@ -6,8 +6,6 @@ import contextlib
 import sys
 import time
 
-from torch.nn.modules.module import register_module_forward_pre_hook
-
 import models
 from conf.entry import command
 from data import Standardisation, Volume, standardised
@@ -17,7 +15,7 @@ from znn.pipeline.errors import Interrupted, NonFiniteMap
 from znn.pipeline.interruption import watched
 from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.meter import Meter
-from znn.pipeline.output import check_output, infer_to_file
+from znn.pipeline.output import check_output, run_to_file
 from znn.pipeline.partial import partial_path
 from znn.pipeline.planning import plan
 from znn.pipeline.prediction import (
@@ -26,11 +24,12 @@ from znn.pipeline.prediction import (
     chosen_region,
     chosen_stages,
     origin,
-    preparation,
     provenance,
+    ready,
     resolution_warning,
     sha256,
 )
+from znn.pipeline.rate import rates
 
 
 @command("infer")
@@ -49,17 +48,17 @@ def main(settings):
         print(f"warning: {warning}", file=sys.stderr)
     check_finite(raw)
     image = standardised(raw, Standardisation.from_dict(meta["normalisation"]))
-    digest = sha256(settings.checkpoint)
-    budget = block_budget(stages, settings)
-    work = plan(stages, image, region, budget)
-    voxels = sum(stage.region.size for stage in work)
-    with stoppable(settings.output) as interruption, of_checkpoint(settings.checkpoint), Meter(voxels) as meter:
-        result = infer_to_file(
-            stages, image, settings.output, origin(raw, settings, digest), inputs=inputs,
-            dataset=settings.output_dataset, attributes=provenance(raw, settings, meta, stages, digest), region=region,
-            uint8=settings.uint8, overwrite=settings.overwrite, resume=settings.resume, memory_budget=budget,
-            recursion_scaling=meta["recursion_scaling"], progress=meter,
-            prepare=preparation(settings, interruption.check))
+    digest, scaling = sha256(settings.checkpoint), meta["recursion_scaling"]
+    about = provenance(raw, settings, meta, stages, digest)
+    stages = ready(stages, settings)
+    pace = rates(stages)
+    work = plan(stages, image, region, block_budget(settings), settings.tta, settings.stream and scaling == "fixed")
+    with (stoppable(settings.output) as interruption, of_checkpoint(settings.checkpoint),
+          Meter(work.voxels(image), work.seconds(image, pace)) as meter):
+        result = run_to_file(
+            work, image, settings.output, origin(raw, settings, digest), inputs=inputs,
+            dataset=settings.output_dataset, attributes=about, uint8=settings.uint8, overwrite=settings.overwrite,
+            resume=settings.resume, recursion_scaling=scaling, progress=meter, check=interruption.check)
     summarise(result, meter, settings, time.perf_counter() - started)
 
 
@@ -67,15 +66,12 @@ def main(settings):
 def stoppable(output):
     """Let SIGTERM and Ctrl-C stop the work before its next layer, with a message that says how to go on."""
     with watched() as interruption:
-        hook = register_module_forward_pre_hook(lambda layer, arguments: interruption.check())
         try:
             yield interruption
         except Interrupted as request:
             kept = partial_path(output)
             rest = f"finished blocks are kept in {kept}: give the same command again to go on"
             raise Interrupted(f"{request}; {rest if kept.exists() else 'nothing was written'}") from None
-        finally:
-            hook.remove()
 
 
 @contextlib.contextmanager

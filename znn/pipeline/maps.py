@@ -19,13 +19,15 @@ class KnownMaps(MemoryStore):
     def __init__(self, known):
         self.known = known
 
-    def stage(self, stage):
-        """Where the map of a stage goes, all done when it is known."""
-        kept = super().stage(stage)
-        if stage.name in self.known:
-            kept.values = self.known[stage.name].read(stage.region)
-            kept.done[:] = True
-        return kept
+    def open(self, work, image):
+        """See `MemoryStore.open`; the maps that are known are done."""
+        work, maps = super().open(work, image)
+        for stage in work.kept:
+            if stage.name in self.known:
+                kept = maps[stage.name]
+                kept.values = self.known[stage.name].read(stage.region)
+                kept.done[:] = True
+        return work, maps
 
 
 def map_digest(state, raw):

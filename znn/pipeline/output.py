@@ -60,8 +60,8 @@ def check_output(path, overwrite=False, inputs=()):
                                 "output=") from error
 
 
-def check_space(path, stages, itemsize):
-    """Make sure that the maps of all stages and the finished file fit the disk, less what a partial file holds already.
+def check_space(path, work, itemsize):
+    """Make sure that the maps that are kept and the finished file fit the disk, less what a partial file holds already.
 
     Raises
     ------
@@ -69,38 +69,32 @@ def check_space(path, stages, itemsize):
     """
     held = partial_path(path)
     held_bytes = held.stat().st_blocks * 512 if held.exists() else 0
-    maps = sum(stage.region.size for stage in stages) * 4
-    need = max(0, maps - held_bytes) + stages[-1].region.size * itemsize
+    maps = sum(stage.region.size for stage in work.kept) * 4
+    need = max(0, maps - held_bytes) + work.stages[-1].region.size * itemsize
     free = shutil.disk_usage(Path(path).parent).free
     if need > free:
-        raise OutputNotWritable(f"{path}: needs {need / GB:.3g} GB of disk for the maps of {len(stages)} stage(s) and "
-                                f"the finished file, found {free / GB:.3g} GB free; make space, or choose another "
+        raise OutputNotWritable(f"{path}: needs {need / GB:.3g} GB of disk for the maps of {len(work.kept)} stage(s) "
+                                f"and the finished file, found {free / GB:.3g} GB free; make space, or choose another "
                                 "output=")
 
 
-def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, attributes=None, region=None,
-                  uint8=False, overwrite=False, resume=True, memory_budget=GB, recursion_scaling="fixed",
-                  progress=None, prepare=None):
+def infer_to_file(networks, image, path, about, *, region=None, memory_budget=GB, recursion_scaling="fixed",
+                  tta="off", stream=True, **options):
     """The boundary map of a volume as a file; a run that was killed goes on where it was, to the same file.
 
     Parameters
     ----------
-    networks, image, region, memory_budget, recursion_scaling, progress, prepare
+    networks, image, region, memory_budget, recursion_scaling, tta
         See `inference.infer_volume`.
     path : str or Path
     about : dict
         JSON values that identify networks and image; what is kept of an earlier run must agree in all of them.
-        Region and scaling are added here.
-    inputs : sequence of path
-        Files that must not be written over.
-    dataset : str
-        Inside the file.
-    attributes : dict, optional
-        Of the dataset, beside resolution, offset, axes and meaning.
-    uint8 : bool
-        Store ``round(255 p)`` and the attribute ``scale`` = 1/255, in place of float32.
-    overwrite, resume : bool
-        Replace an existing output; go on with an unfinished run.
+        What is computed is added here.
+    stream : bool
+        Whether a map goes to the next stage without being kept on the disk; one that is scaled by its extremes has to
+        be kept.
+    options
+        Of `run_to_file`.
 
     Returns
     -------
@@ -111,16 +105,43 @@ def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, 
     ------
     OutputExists, OutputNotWritable, PartialMismatch, and those of `inference.infer_volume`
     """
+    check_output(path, options.get("overwrite", False), options.get("inputs", ()))
+    work = plan(networks, image, region, memory_budget, tta, columns=stream and recursion_scaling == "fixed")
+    return run_to_file(work, image, path, dict(about) | {"tta": tta}, recursion_scaling=recursion_scaling, **options)
+
+
+def run_to_file(work, image, path, about, *, inputs=(), dataset=BOUNDARY, attributes=None, uint8=False,
+                overwrite=False, resume=True, recursion_scaling="fixed", progress=None, check=None):
+    """Do what is planned, into a file; as `infer_to_file`.
+
+    Parameters
+    ----------
+    work : work.Plan
+    image, path, about, recursion_scaling
+        As there.
+    inputs : sequence of path
+        Files that must not be written over.
+    dataset : str
+        Inside the file.
+    attributes : dict, optional
+        Of the dataset, beside resolution, offset, axes and meaning.
+    uint8 : bool
+        Store ``round(255 p)`` and the attribute ``scale`` = 1/255, in place of float32.
+    overwrite, resume : bool
+        Replace an existing output; go on with an unfinished run.
+    progress, check
+        See `inference.infer_volume`.
+    """
     check_output(path, overwrite, inputs)
-    stages = plan(networks, image, region, memory_budget)
-    check_space(path, stages, 1 if uint8 else 4)
-    last = stages[-1]
-    about = dict(about) | {"stages": [stage.name for stage in stages], "recursion_scaling": recursion_scaling,
+    check_space(path, work, 1 if uint8 else 4)
+    last = work.stages[-1]
+    about = dict(about) | {"stages": [stage.name for stage in work.stages], "recursion_scaling": recursion_scaling,
+                           "streams": work.column is not None,
                            "region": [list(last.region.begin), list(last.region.end)]}
-    with PartialFile(partial_path(path), stages, about, resume) as partial:
-        result = run(stages, image, partial, recursion_scaling, progress, prepare)
-        shape_notes = {"block_shape": partial.stage(last).block_shape, "context": np.array(last.context)}
-        write_map(path, dataset, result, uint8, shape_notes | dict(attributes or {}))
+    with PartialFile(partial_path(path), work, about, resume) as partial:
+        result = run(work, image, partial, recursion_scaling, progress, check)
+        cut = {"block_shape": partial.open(work, image)[0].stages[-1].block_shape, "context": np.array(last.context)}
+        write_map(path, dataset, result, uint8, cut | dict(attributes or {}))
     partial_path(path).unlink()
     return Volume.open(path, dataset)
 

@@ -1,10 +1,10 @@
-"""The file of an unfinished run: every stage's map and which of its blocks are done, safe against being killed.
+"""The file of an unfinished run: the maps that are kept and which of their blocks are done, safe against being killed.
 
 ::
 
     <output>.partial            attributes: format, about (JSON: checkpoint, input, settings)
       <stage>/map               (Z, Y, X) float32
-      <stage>/done              a byte a block, in raster order; attribute block_shape
+      <stage>/done              a byte a block, in raster order; attribute cut (JSON: how the work is cut)
 
 All datasets are contiguous and allocated when the file is made, under another name. From then on only values change
 and never the structure of the file, so a process that is killed at any moment leaves a file that opens. A block is
@@ -21,7 +21,7 @@ import numpy as np
 from data.files import replacing
 from znn.pipeline.errors import OutputNotWritable, PartialMismatch
 
-FORMAT = "znn-partial-1"
+FORMAT = "znn-partial-2"
 BUDGET_SLACK = 1.25       # what the process holds varies a little from run to run; recorded blocks may exceed by this
 
 
@@ -36,7 +36,7 @@ class PartialFile:
     Parameters
     ----------
     path : Path
-    stages : list of planning.Stage
+    work : work.Plan
     about : dict
         JSON values that say what the maps are computed from; all of them must agree to go on.
     resume : bool
@@ -50,10 +50,10 @@ class PartialFile:
         If the file cannot be made, or another process writes it.
     """
 
-    def __init__(self, path, stages, about, resume=True):
+    def __init__(self, path, work, about, resume=True):
         self.path = Path(path)
         if not (resume and self.path.exists()):
-            _make(self.path, stages, about)
+            _make(self.path, work, about)
         self.file = _open(self.path)
         try:
             self._check(about)
@@ -84,26 +84,34 @@ class PartialFile:
                                   f"{'; '.join(other)}. Run it with its own settings, or say resume=false to discard "
                                   "it")
 
-    def stage(self, stage):
-        """The map of a stage, with the blocks that are done already.
+    def open(self, work, image):
+        """The plan to go by and its kept maps, see `inference.MemoryStore.open`.
 
-        The blocks are those recorded. Where they no longer fit the memory budget the stage begins anew with smaller.
+        The blocks are those recorded. Where they no longer fit the memory budget a map begins anew with smaller ones.
         """
-        group = self.file[stage.name]
-        recorded = tuple(int(n) for n in group["done"].attrs["block_shape"])
-        if not group["done"][()].all() and stage.bytes_of(recorded) > BUDGET_SLACK * stage.budget:
-            del group["done"]
-            _add_done(group, stage)
-            self.file.flush()
-        return PartialMap(self.path, group)
+        for stage in work.kept:
+            marks = self.file[stage.name]["done"]
+            cut = json.loads(marks.attrs["cut"])
+            recut = work.recut(cut | {"blocks": work.cut["blocks"] | cut["blocks"]})
+            need = stage.bytes_of(cut["blocks"][stage.name]) if work.column is None else recut.nbytes(image)
+            if marks[()].all() or need <= BUDGET_SLACK * work.budget:
+                work = recut
+            else:
+                del self.file[stage.name]["done"]
+        for stage in work.kept:
+            if "done" not in self.file[stage.name]:
+                _add_done(self.file[stage.name], stage, work)
+                self.file.flush()
+        return work, {stage.name: PartialMap(self.path, self.file[stage.name]) for stage in work.kept}
 
 
 class PartialMap:
     """The map of a stage on disk; see `inference.MemoryMap`."""
 
+    slow = True
+
     def __init__(self, path, group):
         self.path, self.values, self._marks = path, group["map"], group["done"]
-        self.block_shape = tuple(int(n) for n in self._marks.attrs["block_shape"])
         self.done = self._marks[()].astype(bool)
 
     def put(self, index, roi, values):
@@ -124,22 +132,24 @@ class PartialMap:
         os.fsync(file.id.get_vfd_handle())
 
 
-def _make(path, stages, about):
+def _make(path, work, about):
     try:
         with replacing(path) as temporary, h5py.File(temporary, "w") as file:
-            for stage in stages:
+            for stage in work.kept:
                 group = file.create_group(stage.name)
                 _allocated(group, "map", stage.region.shape, np.float32)
-                _add_done(group, stage)
+                _add_done(group, stage, work)
             file.attrs.update({"format": FORMAT, "about": json.dumps(about)})
     except OSError as error:
         raise OutputNotWritable(f"{path}: cannot write here ({error}); check that the folder may be written to and "
                                 "has space") from error
 
 
-def _add_done(group, stage):
+def _add_done(group, stage, work):
+    """In passes a map depends on its own blocks only, in columns on those of the stages before too."""
     marks = _allocated(group, "done", (len(stage.blocks()),), np.uint8)
-    marks.attrs["block_shape"] = stage.block_shape
+    blocks = work.cut["blocks"]
+    marks.attrs["cut"] = json.dumps(work.cut | {"blocks": blocks if work.column else {stage.name: blocks[stage.name]}})
 
 
 def _allocated(group, name, shape, dtype):

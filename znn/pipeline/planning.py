@@ -1,76 +1,50 @@
-"""Who computes what: the stages of a chain of networks, their regions and their blocks.
+"""From a chain of networks, a volume and a budget to the work: regions, blocks, columns.
 
 All stages are planned backwards: the last one's region is what was asked for, and an earlier one's is that with the
 context of its successor, as far as the volume goes.
 """
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 
-from data.roi import Roi, blocks
 from znn import nn
+from znn.pipeline.averaging import orientations
+from znn.pipeline.columns import in_columns
+from znn.pipeline.cutting import block_shape
+from znn.pipeline.demand import WHOLE, demand
 from znn.pipeline.errors import CheckpointError, UndefinedVolume
-from znn.pipeline.memory import GB, WORKSPACE, Footprint, block_shape, footprint
+from znn.pipeline.memory import GB
+from znn.pipeline.work import Plan, Stage, regions
+
+WORKSPACE = {"znn": 1.1, "torch": 2.0}     # what is held over what is counted, measured: torch rearranges its operands
+READING_BYTES = 12        # a voxel of input while the next block is read: grey value, float32, a mirrored copy
+WRITING_BYTES = 12        # a voxel of output: the map, what it is made of, the block before on its way to the disk
+AVERAGING_BYTES = 8       # and where maps are averaged: their sum, and one turned back
+ROUNDS = 5                # at making the reckoned memory of compiled networks that of their plans
+CLOSE = 0.95              # where a block needs so much of what is reckoned, it is near enough
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One network's share of the work.
-
-    Attributes
-    ----------
-    name : str
-    network : torch.nn.Module
-    field_of_view : (z, y, x)
-    region : Roi
-        What it writes, in voxels of the image.
-    block_shape : (z, y, x)
-        Largest extent of a block that it writes.
-    need : memory.Footprint
-        Bytes for an input of (z, y, x) voxels.
-    budget : float
-        Bytes that a block may take.
-    """
-
-    name: str
-    network: torch.nn.Module
-    field_of_view: tuple
-    region: Roi
-    block_shape: tuple
-    need: Footprint
-    budget: float
-
-    @property
-    def context(self):
-        """Voxels (z, y, x) read before and after a written region."""
-        low = tuple((f - 1) // 2 for f in self.field_of_view)
-        return low, tuple(f - 1 - b for f, b in zip(self.field_of_view, low))
-
-    def bytes_of(self, shape):
-        """Most memory that a block of this shape takes, its context included."""
-        return float(self.need(*(s + f - 1 for s, f in zip(shape, self.field_of_view))))
-
-    def blocks(self, shape=None):
-        """The blocks in raster order; `shape` in place of the planned one."""
-        return blocks(self.region, shape or self.block_shape, *self.context)
-
-
-def plan(networks, image, region=None, memory_budget=GB):
+def plan(networks, image, region=None, memory_budget=GB, tta="off", columns=False):
     """The stages with their regions and block shapes.
 
     Parameters
     ----------
-    networks : sequence of (str, Module), or of Module
-        In the order in which they are chained; the first reads the image, each later one the image and a map.
+    networks : sequence of (str, network), or of networks
+        In the order in which they are chained; the first reads the image, each later one the image and a map. A
+        network is a torch.nn.Module, or what `znn.compile` made of one.
     image : Volume
     region : Roi, optional
         What the last map has to cover; default all of the image.
     memory_budget : float
-        Bytes that a block may take in flight, beside what the process holds already.
+        Bytes that may be taken in flight, beside what the process holds already.
+    tta : str
+        Over which orientations maps are averaged, a key of `averaging.AVERAGES`.
+    columns : bool
+        Whether maps go to the next stage in columns; else in passes.
 
     Returns
     -------
-    list of Stage
+    Plan
 
     Raises
     ------
@@ -84,17 +58,44 @@ def plan(networks, image, region=None, memory_budget=GB):
     if region.size == 0 or not image.roi.contains(region):
         raise UndefinedVolume(f"{image.name}: expected a region of at least one voxel inside 0..{image.shape} "
                               f"(z, y, x), found {region.begin}..{region.end}")
-    engine, stages = nn.current_engine(), []
-    budget = memory_budget / WORKSPACE[engine]
-    for i, (name, network) in reversed(list(enumerate(named(networks)))):
-        channels = min(i, 1) + 1
-        fov = field_of_view(name, network, channels)
-        _check_mirroring(image, name, fov)
-        need = footprint(network, channels, fov, fused=engine == "znn")
-        shape = block_shape(region.shape, fov, need, budget, name)
-        stages.append(Stage(name, network, fov, region, shape, need, budget))
-        region = region.grow(*stages[-1].context).intersect(image.roi)
-    return stages[::-1]
+    stages = [_draft(name, network, min(i, 1) + 1, tta) for i, (name, network) in enumerate(named(networks))]
+    for stage in stages:
+        _check_mirroring(image, stage)
+    stages = regions(stages, region, image)
+    for _ in range(ROUNDS):
+        found = (in_columns if columns and len(stages) > 1 else _in_passes)(stages, memory_budget)
+        excess = [_excess(stage) for stage in found.stages]
+        if all(CLOSE * s.need.excess <= e <= s.need.excess for s, e in zip(stages, excess)):
+            break
+        stages = [replace(s, need=replace(s.need, excess=e)) for s, e in zip(stages, excess)]
+    return found
+
+
+def _in_passes(stages, budget):
+    return Plan(tuple(replace(s, block_shape=block_shape(s.region.shape, s.reach, s.need, budget, s.name))
+                      for s in stages), budget)
+
+
+def _draft(name, network, channels, tta):
+    """A stage of which neither region nor blocks are known."""
+    engine, fov, turns = nn.current_engine(), field_of_view(name, network, channels), orientations(tta)
+    need = demand(network, channels, fov, fused=engine == "znn")
+    if isinstance(network, torch.nn.Module):
+        need = replace(need, excess=WORKSPACE[engine])
+    stage, several = Stage(name, network, fov, turns, need), len(turns) > 1
+    entered = READING_BYTES + 4 * channels * (2 if several else 1)      # the next block, and this one turned
+    left = WRITING_BYTES + (AVERAGING_BYTES if several else 0)
+    return replace(stage, need=need.beside((entered, WHOLE), (left, tuple(r - 1 for r in stage.reach))))
+
+
+def _excess(stage):
+    """Memory that the network takes in a block for each byte that its demand counts."""
+    if isinstance(stage.network, torch.nn.Module):
+        return stage.need.excess
+    z, y, x = (s + f - 1 for s, f in zip(stage.block_shape, stage.field_of_view))
+    seen = {(z, x, y) if each.transpose else (z, y, x) for each in stage.orientations}
+    taken = 4 * stage.network.in_channels * z * y * x + max(map(stage.network.peak_bytes, seen))
+    return taken / float(stage.need.own(z, y, x))
 
 
 def named(networks):
@@ -115,9 +116,9 @@ def field_of_view(name, network, channels):
     return tuple(getattr(network, "field_of_view", None) or nn.field_of_view(network, channels))
 
 
-def _check_mirroring(image, name, fov):
-    for axis, n, f in zip("zyx", image.shape, fov):
+def _check_mirroring(image, stage):
+    for axis, n, f in zip("zyx", image.shape, stage.field_of_view):
         if n == 1 and f > 1:
             raise UndefinedVolume(
-                f"{image.name}: stage {name!r} sees {f} voxels along {axis}, the volume has 1, and a single voxel "
+                f"{image.name}: stage {stage.name!r} sees {f} voxels along {axis}, the volume has 1, and a single voxel "
                 f"cannot be mirrored; give at least 2 along {axis}, or use a network that sees 1 (a 2D one, along z)")

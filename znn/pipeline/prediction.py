@@ -1,5 +1,4 @@
 """From the settings of infer.py to what is computed, where the result comes from, and what is worth a warning."""
-import functools
 import hashlib
 import json
 import os
@@ -11,9 +10,9 @@ from tqdm import tqdm
 from data.roi import Roi, blocks
 from znn import __version__, nn
 from znn.graph.compiled import compile
-from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting
-from znn.pipeline.inference import warm_up
-from znn.pipeline.memory import GB, memory_now
+from znn.pipeline.averaging import AVERAGES
+from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting, one_of
+from znn.pipeline.memory import GB, RESERVE, memory_now
 from znn.pipeline.output import BOUNDARY
 
 RESOLUTION_TOLERANCE = 0.02
@@ -46,6 +45,12 @@ class InferenceSettings:
         Main memory that the whole program may take; blocks are made to fit.
     compiled : bool
         Run networks as `znn.compile` makes them; false walks through their layers, as plain PyTorch always does.
+    tta : str
+        Test-time averaging: "off"; "flips", the mean of the maps that a network makes of a block flipped in all 8 ways
+        along z, y and x; "all", also with y and x swapped, 16 maps. It takes so many times as long.
+    stream : bool
+        Hand the map of a stage to the next one section by section, in memory; false keeps it on the disk until the
+        end, as is always done with a checkpoint of recursion_scaling=stack.
     """
 
     checkpoint: str
@@ -62,8 +67,11 @@ class InferenceSettings:
     resume: bool = True
     memory_budget_gb: float = 2.0
     compiled: bool = True
+    tta: str = "off"
+    stream: bool = True
 
     def __post_init__(self):
+        one_of("tta", self.tta, AVERAGES)
         if not all(part.strip() not in ("", ".", "..") for part in self.output_dataset.strip("/").split("/")):
             raise WrongSetting(f"output_dataset: expected a path inside the file, such as {BOUNDARY}, "
                                f"found {self.output_dataset!r}")
@@ -101,33 +109,24 @@ def chosen_stages(stages, settings):
     return stages[:names.index(settings.last_stage) + 1]
 
 
-def block_budget(networks, settings):
-    """Bytes that blocks may take: the memory budget less what the program holds with its kernels compiled.
+def ready(stages, settings):
+    """The (name, network) pairs as they are run: compiled for the engine at hand, or as they are."""
+    return [(name, compile(network)) for name, network in stages] if _compiles(settings) else stages
+
+
+def block_budget(settings):
+    """Bytes that may be in flight: the memory budget less what the program holds with its kernels compiled, and less
+    what it will take beside blocks.
 
     Raises
     ------
     BudgetTooSmall
     """
-    warm_up(networks)
-    held = memory_now()
+    held = memory_now() + RESERVE
     if settings.memory_budget_gb * GB <= held:
-        raise BudgetTooSmall(f"memory_budget_gb: found {settings.memory_budget_gb:g}, but the program itself holds "
-                             f"{held / GB:.2f} GB before any block; give at least {held / GB + 0.5:.1f}")
+        raise BudgetTooSmall(f"memory_budget_gb: found {settings.memory_budget_gb:g}, but the program itself takes "
+                             f"{held / GB:.2f} GB beside blocks; give at least {held / GB + 0.5:.1f}")
     return settings.memory_budget_gb * GB - held
-
-
-def preparation(settings, between):
-    """What makes a callable of a network for the engine at hand, None for the network itself.
-
-    Parameters
-    ----------
-    settings : InferenceSettings
-    between : callable
-        Called before each kernel of a compiled network.
-    """
-    if not _compiles(settings):
-        return None
-    return lambda network: functools.partial(compile(network), between=between)
 
 
 def _compiles(settings):
@@ -144,7 +143,7 @@ def origin(volume, settings, checkpoint_sha256):
         "version": __version__, "engine": nn.current_engine(), "compiled": _compiles(settings),
         "checkpoint_sha256": checkpoint_sha256, "input_dataset": settings.input_dataset,
         "input_shape": list(volume.shape), "input_dtype": str(volume.dtype),
-        "input_bytes": state.st_size, "input_changed_ns": state.st_mtime_ns,
+        "input_bytes": state.st_size, "input_changed_ns": state.st_mtime_ns, "tta": settings.tta,
     }
 
 
@@ -154,7 +153,7 @@ def provenance(volume, settings, meta, stages, checkpoint_sha256):
     return {
         "source": volume.name, "checkpoint": str(settings.checkpoint), "checkpoint_sha256": checkpoint_sha256,
         "version": __version__, "engine": nn.current_engine(), "normalisation": json.dumps(meta["normalisation"]),
-        "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(ran),
+        "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(ran), "tta": settings.tta,
         "config": json.dumps(asdict(settings), default=str), "training_config": json.dumps(meta.get("config", {})),
     }
 
