@@ -297,7 +297,7 @@ class Nest:
             values = existing(*values)
         elif place.begins:
             values = e.when(b.not_(_all(b, place.begins)), values, existing)
-        if epilogue.bias or epilogue.activation:
+        if epilogue.bias or epilogue.activation or epilogue.zero:
             values = e.when(_all(b, place.ends), values, finished) if place.ends else finished(*values)
         if epilogue.stores:
             placed = [(v, [None if i is None else o + i for i in lanes]) for v, (o, _, lanes) in zip(values, targets)]

@@ -107,12 +107,14 @@ def test_convolutions_from_integers_to_float32(shape, activation, added, on_targ
 
 
 @pytest.mark.parametrize("width", [7, 61, 83])
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("activation, zero", [("relu", 0), (None, 128), ((127.0, 0.6666), 128)], ids=str)
-def test_convolutions_from_float32_to_integers(width, activation, zero, on_target):
+def test_convolutions_from_float32_to_integers(width, biased, activation, zero, on_target):
     """What a network's first convolution does; but for ties within float32's rounding of the sum, which are few."""
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((1, 3, 2, 61, width)).astype(np.float32), rng.standard_normal((6, 3, 1, 3, 3))
     w, bias = (20 * w).astype(np.float32) if zero == 0 else w.astype(np.float32), rng.standard_normal(6).astype("f4")
+    bias = bias if biased else None
     made = Convolution(x.shape, w, bias, activation=activation, stores=U8, zero=zero)
     y = np.empty((1, 2, *arrays.valid(x.shape, w.shape[2:], (1, 1, 1))), np.uint32)
     made.run(y, x, arena.empty(made.scratch_shape, w.dtype))
