@@ -27,7 +27,8 @@ def compile(net, precision="fp32", channels=None, without=(), samples=None, rang
         Of dense layers, see docs/inference.md; computed as in eval mode, with the weights that it has now.
     precision : str
         "fp32", "fp64", or "bf16": all but the first and the last convolutions multiply bf16 numbers, sums stay float32;
-        or "int8": they multiply integers of eight bits, which stand for numbers of ranges that are to be known.
+        or "int8": all but the first multiply integers of eight bits, which stand for numbers of ranges that are to be
+        known.
     channels : int, optional
         Of the input; unless given, `in_channels` of the network or of its first layer that has any.
     without : collection of str

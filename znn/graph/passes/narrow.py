@@ -74,10 +74,10 @@ def classes(function):
     return {name: top(name) for name in above}
 
 
-def inner(function, together):
-    """Names of the convolutions that read neither the input nor a single channel and do not make the result, nor share
-    their weights with one that does."""
-    inputs, result = {together[p.name] for p in function.params}, together[function.result.name]
+def inner(function, together, last=False):
+    """Names of the convolutions that read neither the input nor a single channel and do not make the result, unless
+    the `last` ones are asked for, nor share their weights with one that does."""
+    inputs, result = {together[p.name] for p in function.params}, not last and together[function.result.name]
     convolutions = [each for each in function.lets if each.call.op == "conv3d"]
     outer = {each.call["weight"] for each in convolutions if each.call["x"].type.shape[0] == 1
              or together[each.call["x"].name] in inputs or together[each.var.name] == result}

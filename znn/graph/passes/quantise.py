@@ -1,4 +1,4 @@
-r"""A network of float32 whose inner convolutions multiply integers of eight bits.
+r"""A network of float32 whose convolutions, but for the first, multiply integers of eight bits.
 
 Number q of channel c of a volume of u8 stands for ``(q - zero) / by[c]``; weights become i8, with a factor for each of
 their outputs. What a volume's numbers stand for is part of the weights that it meets, and what the result's stand for
@@ -8,10 +8,10 @@ is part of the factors, so that nothing is computed but integers on the way from
     %b = conv3d(%a, @b.i8, bias=@b.bias', factors=@b.factors, result="u8")        u8 * i8 -> u8, summed in i32
     %c = conv3d(%b, @c.i8, bias=@c.bias', factors=@c.factors)                     u8 * i8 -> f32
 
-Which convolutions are inner, and which values have one element type, is as in `narrow`; calls that compute with the
-numbers of a voxel have none of u8. Where nothing in such a set of values is less than 0, zero is 0, else 128 (Jacob et
-al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference", 2018; with factors
-of channels: Krishnamoorthi, arXiv 1806.08342).
+Which values have one element type, and which convolutions stay as they are, is as in `narrow`, but for the last ones,
+which give float32; and calls that compute with the numbers of a voxel have none of u8. Where nothing in such a set of
+values is less than 0, zero is 0, else 128 (Jacob et al., "Quantization and training of neural networks for efficient
+integer-arithmetic-only inference", 2018; with factors of channels: Krishnamoorthi, arXiv 1806.08342).
 """
 from dataclasses import dataclass, replace
 
@@ -40,7 +40,7 @@ def watched(function):
 
 
 def quantise(function, ranges):
-    """With elements of type u8 inside.
+    """With elements of type u8 inside, read by all convolutions but the first.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class _Quantiser:
         self.function, self.ranges = function, ranges
         self.definitions, self.site = function.definitions, Site(function)
         self.together = classes(function)
-        self.inside = {name for name in inner(function, self.together) if _summable(self.definitions[name])}
+        self.inside = {name for name in inner(function, self.together, last=True) if _summable(self.definitions[name])}
         self.chosen = element_types(function, self.together, self.inside, U8)
         signed = {self.together[name] for name in self.definitions if not self._nonnegative(name)}
         self.zeros = {name: 128 if of in signed else 0 for name, of in self.together.items()}
