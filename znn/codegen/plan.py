@@ -43,6 +43,12 @@ class Epilogue:
         if self.zero and not (self.stores and self.stores.integers):
             raise ValueError(f"expected zero to be 0 where no integers are stored, found {self.zero}: leave it away")
 
+    def __str__(self):
+        """How what was measured names it: without what is not used."""
+        fields = {"accumulate": self.accumulate, "bias": self.bias, "activation": self.activation}
+        fields |= {"stores": self.stores.name, "zero": self.zero} if self.stores else {}
+        return f"Epilogue({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
+
 
 PLAIN = Epilogue()
 

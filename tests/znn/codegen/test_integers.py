@@ -128,6 +128,11 @@ def test_a_sum_of_integers_is_not_cut_where_it_becomes_float32():
         Nest(c, s, target.current(), U8, Epilogue(bias=True))
 
 
+def test_epilogues_keep_the_names_under_which_they_were_measured():
+    assert str(Epilogue(False, True, "relu")) == "Epilogue(accumulate=False, bias=True, activation='relu')"
+    assert str(Epilogue(stores=U8, zero=128)).endswith("activation=None, stores='u8', zero=128)")
+
+
 def test_only_integers_have_another_zero():
     with pytest.raises(ValueError, match="expected zero to be 0 where no integers are stored, found 128"):
         Epilogue(zero=128)
