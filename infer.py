@@ -30,6 +30,7 @@ from znn.pipeline.prediction import (
     chosen_region,
     chosen_stages,
     origin,
+    precision_warning,
     preparation,
     provenance,
     resolution_warning,
@@ -49,8 +50,7 @@ def main(settings):
     region = chosen_region(raw, settings)
     stages, meta = load_stages(settings.checkpoint, models.build)
     stages = chosen_stages(stages, settings)
-    warning = resolution_warning(raw, meta)
-    if warning:
+    for warning in filter(None, (resolution_warning(raw, meta), precision_warning(settings))):
         print(f"warning: {warning}", file=sys.stderr)
     check_finite(raw)
     image = standardised(raw, Standardisation.from_dict(meta["normalisation"]))

@@ -14,6 +14,7 @@ from znn.graph.passes.precision import ARRAYS
 from znn.graph.trace import trace
 from znn.runtime import arena
 
+INSTRUCTIONS = {"bf16": "dot bf16", "int8": "dot u8"}  # without which a precision is no faster than fp32
 KEPT = 16  # extents that stay ready to run: the blocks of a volume have up to eight
 AXES = "(N, channels, z, y, x)"
 
@@ -60,6 +61,13 @@ def compile(net, precision="fp32", channels=None, without=(), samples=None, rang
             observer(x)
         ranges = observer.ranges
     return Compiled(stages(traced, precision, without, ranges), ranges)
+
+
+def has_instruction(precision):
+    """Whether the processor at hand has the instruction that a precision is made for; those of one number need none."""
+    where = target.current()
+    return precision not in INSTRUCTIONS or bool(where.instruction(INSTRUCTIONS[precision],
+                                                                   where.lanes(np.dtype(np.float32))))
 
 
 class Compiled:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from data.roi import Roi, blocks
 from znn import __version__, nn
-from znn.graph.compiled import compile
+from znn.graph.compiled import compile, has_instruction
 from znn.pipeline.calibration import Calibration, calibrate
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting, not_negative, one_of
 from znn.pipeline.inference import warm_up
@@ -248,6 +248,14 @@ def resolution_warning(volume, meta):
         return None
     return (f"{volume.name} has voxels of {' x '.join(f'{r:g}' for r in volume.resolution_zyx)} nm (z, y, x), the "
             f"network was trained at {size} nm; expect a poor map, or resample the volume first")
+
+
+def precision_warning(settings):
+    """A sentence when the processor has no instruction for the precision that is asked for, else None."""
+    if has_instruction(settings.precision):
+        return None
+    return (f"this processor has no instruction for precision={settings.precision}, which is no faster on it than "
+            f"{PRECISIONS[0]}")
 
 
 def sha256(path):

@@ -15,6 +15,7 @@ from tests.znn.graph.test_compile import NETWORKS, in_double_precision, small
 from znn import nn
 from znn.codegen import target
 from znn.graph import interpreter
+from znn.graph.compiled import has_instruction
 from znn.graph.errors import GraphError
 from znn.graph.executor import Executable
 from znn.graph.interpreter import interpret
@@ -195,6 +196,12 @@ def test_shipped_networks_are_close_to_double_precision(network, options, name):
         found = znn.compile(net, "int8", samples=[x])(x.numpy())
     apart = found - exact
     assert found.dtype == np.float32 and 1e-4 < np.sqrt((apart**2).mean()) / exact.std() < 0.1
+
+
+def test_whether_the_processor_is_made_for_it():
+    with target.use_target("generic"):
+        assert has_instruction("fp32") and not has_instruction("int8") and not has_instruction("bf16")
+    assert has_instruction("int8") == bool(target.current().instruction("dot u8", 16))
 
 
 def test_maps_between_take_a_quarter_of_the_memory():
