@@ -67,8 +67,8 @@ class Policy:
     def judged(self, problem, schedules):
         """Judgements of schedules, and what the judges see in them; (n,) and (n, features)."""
         observations = torch.from_numpy(np.stack([seen(problem, schedule) for schedule in schedules]))
-        features = torch.cat([judge.features(observations) for judge in self.judges.members], 1)
-        return self.judges(observations).numpy(), features.numpy()
+        judgements, features = self.judges.seen(observations)
+        return judgements.numpy(), features.numpy()
 
 
 class Correction:
