@@ -20,6 +20,7 @@ from znn.tuner.observation import observe
 WALKS, STEPS = 6, 12  # at once, and actions of a walk
 EXPLORE = 0.25        # part of actions that are any legal one, equally likely
 MARGIN = 0.04         # predicted gain, in log time, below which the start schedule stays
+FIRST = 6             # timings, the start's included, before the actor walks: what is nearest is soonest judged
 AHEAD = 2             # schedules by judgement whose neighbours are looked at before anything is timed
 TRUST = 0.1           # standard deviation, in log time, of what the judges do not know of a problem
 NOISE = 0.03          # of a timing, in log time
@@ -121,14 +122,14 @@ def best(problem, seed=0):
 def policy(problem, rng):
     """A search: the start, then what the policy expects most of, learning from what was timed.
 
-    There is the more to choose from the more was timed: what is one move from the start, what the actor's walks come
-    by, what is around the best so far.
+    There is the more to choose from the more was timed: what is one move from the start, what is around the best so
+    far, after `FIRST` timings what the actor's walks come by.
     """
     pool = Pool(shipped(), problem)
     times = {problem.start: (yield problem.start)}
-    pool.around(problem.start)
-    pool.walk(rng)
     while True:
+        if len(times) == FIRST:
+            pool.walk(rng)
         pool.around(min(times, key=times.get))
         schedule = pool.promising(times) or neighbour(problem, rng.choice(list(times)), rng)
         times[schedule] = yield schedule
