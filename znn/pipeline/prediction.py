@@ -11,6 +11,7 @@ from tqdm import tqdm
 from data.roi import Roi, blocks
 from znn import __version__, nn
 from znn.graph.compiled import compile
+from znn.pipeline.averaging import AVERAGES
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting, one_of
 from znn.pipeline.inference import warm_up
 from znn.pipeline.memory import GB, memory_now
@@ -49,6 +50,9 @@ class InferenceSettings:
         Run networks as `znn.compile` makes them; false walks through their layers, as plain PyTorch always does.
     precision : str
         Of compiled networks, a key of `PRECISIONS`.
+    averaging : int
+        Over how many orientations of the volume maps are averaged, one of `averaging.AVERAGES`: 8 are the flips and
+        the transpose of the sections, 16 these with z flipped too. It takes so many times as long.
     """
 
     checkpoint: str
@@ -66,8 +70,10 @@ class InferenceSettings:
     memory_budget_gb: float = 2.0
     compiled: bool = True
     precision: str = "fp32"
+    averaging: int = 1
 
     def __post_init__(self):
+        one_of("averaging", self.averaging, AVERAGES)
         one_of("precision", self.precision, PRECISIONS)
         if not all(part.strip() not in ("", ".", "..") for part in self.output_dataset.strip("/").split("/")):
             raise WrongSetting(f"output_dataset: expected a path inside the file, such as {BOUNDARY}, "
@@ -169,6 +175,7 @@ def provenance(volume, settings, meta, stages, checkpoint_sha256):
         "source": volume.name, "checkpoint": str(settings.checkpoint), "checkpoint_sha256": checkpoint_sha256,
         "version": __version__, "engine": nn.current_engine(), "normalisation": json.dumps(meta["normalisation"]),
         "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(ran),
+        "averaging": settings.averaging,
         "config": json.dumps(asdict(settings), default=str), "training_config": json.dumps(meta.get("config", {})),
     } | ({} if meta.get("threshold") is None or ran != meta["stages"] else {"threshold": meta["threshold"]})
 
