@@ -111,10 +111,8 @@ def shipped():
 def best(problem, seed=0):
     """The schedule that the policy thinks best, without measuring; the start schedule where nothing promises more."""
     pool = Pool(shipped(), problem)
-    pool.around(problem.start)
     pool.walk(random.Random(seed))
-    for _ in range(AHEAD):
-        pool.around(pool.promising({}))
+    pool.look_ahead()
     first = pool.promising({})
     return first if pool.gain(first) > MARGIN else problem.start
 
@@ -122,11 +120,12 @@ def best(problem, seed=0):
 def policy(problem, rng):
     """A search: the start, then what the policy expects most of, learning from what was timed.
 
-    There is the more to choose from the more was timed: what is one move from the start, what is around the best so
-    far, after `FIRST` timings what the actor's walks come by.
+    There is the more to choose from the more was timed: what is one move from the start and from what is best by
+    judgement, what is around the best so far, after `FIRST` timings what the actor's walks come by.
     """
     pool = Pool(shipped(), problem)
     times = {problem.start: (yield problem.start)}
+    pool.look_ahead()
     while True:
         if len(times) == FIRST:
             pool.walk(rng)
@@ -153,6 +152,12 @@ class Pool:
     def walk(self, rng):
         """Let in what the actor's walks from the start come by."""
         self._add(self._mind.walks(self._problem, self._problem.start, rng))
+
+    def look_ahead(self):
+        """Let in what is one move from the start, then from the best by judgement."""
+        self.around(self._problem.start)
+        for _ in range(AHEAD):
+            self.around(self.promising({}))
 
     def around(self, schedule):
         """Let in, once, what is one move from a schedule."""
