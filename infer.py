@@ -25,6 +25,7 @@ from znn.pipeline.output import check_output, infer_to_file
 from znn.pipeline.partial import partial_path
 from znn.pipeline.prediction import (
     block_budget,
+    calibration,
     check_finite,
     chosen_region,
     chosen_stages,
@@ -57,13 +58,18 @@ def main(settings):
     budget = block_budget(stages, settings)
     work = passes(stages, image, region, budget, settings.averaging)
     voxels = sum(stage.region.size for each in work for stage in each.stages)
-    with stoppable(settings.output) as interruption, of_checkpoint(settings.checkpoint), Meter(voxels) as meter:
-        result = infer_to_file(
-            stages, image, settings.output, origin(raw, settings, digest), inputs=inputs,
-            dataset=settings.output_dataset, attributes=provenance(raw, settings, meta, stages, digest), region=region,
-            uint8=settings.uint8, overwrite=settings.overwrite, resume=settings.resume, memory_budget=budget,
-            recursion_scaling=meta["recursion_scaling"], progress=meter,
-            prepare=preparation(settings, interruption.check), averaging=settings.averaging)
+    with stoppable(settings.output) as interruption, of_checkpoint(settings.checkpoint):
+        calibrated = calibration(settings, stages, image, region, budget, meta["recursion_scaling"],
+                                 interruption.check)
+        if calibrated:
+            print(calibrated)
+        with Meter(voxels) as meter:
+            result = infer_to_file(
+                stages, image, settings.output, origin(raw, settings, digest, calibrated), inputs=inputs,
+                dataset=settings.output_dataset, region=region, uint8=settings.uint8, overwrite=settings.overwrite,
+                attributes=provenance(raw, settings, meta, stages, digest, calibrated), resume=settings.resume,
+                memory_budget=budget, recursion_scaling=meta["recursion_scaling"], progress=meter,
+                prepare=preparation(settings, interruption.check, stages, calibrated), averaging=settings.averaging)
     summarise(result, meter, settings, time.perf_counter() - started)
 
 

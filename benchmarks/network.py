@@ -11,7 +11,8 @@ Columns:
     znn fp32   kvoxel/s of "znn fp32" by its own, in the same round: the median, with its least and greatest
     MB         that its process holds at most while it computes, over what it held before it prepared the network; a
                process of its own, Linux only
-    apart      largest difference from the same network in float64, by the range of that
+    apart      largest difference from the same network in float64, by the range of that; int8 is calibrated to the
+               very input
 
 The peers compute by max-pool fragments (fragments.py) unless they say otherwise, since that is where they are best.
 """
@@ -36,7 +37,7 @@ OURS = "znn fp32"
 
 def _znn(precision):
     def make(net, x, threads):
-        fast = znn.compile(net, precision)
+        fast = znn.compile(net, precision, samples=[x] if precision == "int8" else None)
         return lambda: fast(x)
 
     return make

@@ -17,7 +17,7 @@ from data import Standardisation, Volume, standardised, write_volume
 from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, tiny, whole
 from znn import __version__
 from znn.graph.compiled import Compiled
-from znn.pipeline import checkpoint
+from znn.pipeline import checkpoint, prediction
 from znn.pipeline.inference import infer_array
 from znn.pipeline.output import BOUNDARY
 from znn.runtime import prepared
@@ -92,19 +92,26 @@ def test_networks_are_compiled_unless_one_says_not(folder, monkeypatch, override
     assert bool(ran) == runs
 
 
-def test_precision_bf16_is_close_and_for_compiled_networks(folder, monkeypatch):
+def deepened(monkeypatch):
+    """The first network replaced by one with convolutions inside, and the checkpoint."""
     torch.manual_seed(2)
     deep = torch.nn.Sequential(*(znn.nn.Conv3d(i, o, (1, 3, 3), activation=znn.nn.ReLU())
                                  for i, o in ((1, 6), (6, 6), (6, 6))),
                                znn.nn.Conv3d(6, 2, 1)).eval()
     monkeypatch.setitem(BUILDERS, "FLAT", lambda options: deep)
     write_checkpoint()
+    return deep
+
+
+def test_precision_bf16_is_close_and_for_compiled_networks(folder, monkeypatch):
+    deep = deepened(monkeypatch)
     command(monkeypatch, "precision=bf16")
     values, attributes = read()
     difference = np.abs(values - expected(deep, tiny(2, seed=1)))
     assert 1e-5 < difference.max() < 0.02 and json.loads(attributes["config"])["precision"] == "bf16"
-    for overrides, message in ((["precision=fp8"], "precision: expected one of fp32, bf16"),
-                               (["precision=bf16", "compiled=false"], "expected fp32 where networks are not compiled")):
+    for overrides, message in ((["precision=fp8"], "precision: expected one of fp32, bf16, int8"),
+                               (["precision=bf16", "compiled=false"], "expected fp32 where networks are not compiled"),
+                               (["precision=int8", "engine=torch"], "expected fp32 where networks are not compiled")):
         with pytest.raises(SystemExit, match=message):
             command(monkeypatch, *overrides, output="other.h5")
 
@@ -118,6 +125,40 @@ def test_the_mean_over_orientations(folder, monkeypatch):
     assert attributes["averaging"] == 8
     with pytest.raises(SystemExit, match="averaging: expected one of 1, 8, 16, found 2"):
         command(monkeypatch, output="other.h5", averaging="2")
+
+
+def test_precision_int8_calibrates_itself_and_says_what_it_changed(folder, monkeypatch, capsys):
+    deep = deepened(monkeypatch)
+    command(monkeypatch, "precision=int8")
+    values, attributes = read()
+    difference = np.abs(values - expected(deep, tiny(2, seed=1)))
+    assert 1e-5 < difference.max() < 0.05
+    found = json.loads(attributes["int8"])
+    assert [(name, len(ranges)) for name, ranges in found["ranges"].items()] == [("flat", 3), ("deep", 1)]
+    assert difference.mean() / 2 < found["mean_difference"] < 2 * difference.mean()
+    said = capsys.readouterr().out
+    assert f"int8: on {found['blocks']} sampled blocks the map differs from float32 by 0.00" in said
+    with pytest.raises(SystemExit, match=r"expected at most 1e-05 on average: say precision=bf16, or allow more with"):
+        command(monkeypatch, "precision=int8", "int8_tolerance=1e-5", output="other.h5")
+    assert sorted(os.listdir()) == ["final.safetensors", "map.h5", "stack.h5"]
+    with pytest.raises(SystemExit, match="int8_tolerance: expected 0 or a number above it"):
+        command(monkeypatch, "int8_tolerance=-1", output="other.h5")
+
+
+def test_an_unfinished_run_in_int8_goes_on_with_its_own_calibration(folder, monkeypatch):
+    deepened(monkeypatch)
+    monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
+    command(monkeypatch, "precision=int8", output="undisturbed.h5")
+    with monkeypatch.context() as patch:
+        patch.setattr(infer.Meter, "__call__", lambda self, *told: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit, match=r"kept in map.h5.partial"):
+            command(patch, "precision=int8")
+    with pytest.raises(SystemExit, match=r"int8: expected None, found .*precision: expected 'fp32', found 'int8'"):
+        command(monkeypatch)
+    monkeypatch.setattr(prediction, "calibrate", None)
+    command(monkeypatch, "precision=int8")
+    assert np.array_equal(read()[0], read("undisturbed.h5")[0])
+    assert read()[1]["int8"] == read("undisturbed.h5")[1]["int8"]
 
 
 def test_a_compiled_run_does_not_go_on_with_what_was_not(folder, monkeypatch):

@@ -210,21 +210,21 @@ class Emitter:
         """The number in every lane."""
         return ir.Constant(self.vector, [float(value)] * self.lanes)
 
-    def fold(self, v, count, step):
+    def fold(self, v, count, step, add=None):
         """In every lane the sum of `count` lanes, `step` apart, from this one on, past the last lane from the first.
 
-        Only the first lane is right when all lanes are summed.
+        Only the first lane is right when all lanes are summed.  `add` adds two vectors, as float32 unless given.
         """
-        if count == self.lanes:
+        if count == self.lanes and add is None:
             f = self.intrinsic(f"llvm.vector.reduce.fadd.{self._suffix}", self.scalar, [self.scalar, self.vector])
             total = self.b.call(f, [ir.Constant(self.scalar, -0.0), v], fastmath=("reassoc",))
             return self.b.insert_element(self.zero(), total, I32(0))
-        total, held = v, 1
+        add, total, held = add or self.b.fadd, v, 1
         while 2 * held <= count:
-            total = self.b.fadd(total, self._rotated(total, held * step))
+            total = add(total, self._rotated(total, held * step))
             held *= 2
         for k in range(held, count):
-            total = self.b.fadd(total, self._rotated(v, k * step))
+            total = add(total, self._rotated(v, k * step))
         return total
 
     def _rotated(self, v, by):

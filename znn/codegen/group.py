@@ -3,6 +3,7 @@
 In memory a volume of c maps is (c / count, z, y, x) elements, those of a map's neighbour beside its own::
 
     [map 0, map 1] of voxel 0    [map 0, map 1] of voxel 1    ...         bf16: count = 2
+    [map 0, map 1, map 2, map 3] of voxel 0               ...             u8: count = 4
 
 A kernel sums over elements as over float32 numbers, with the same addresses, layouts and schedules: only what it makes
 of two elements differs. In its registers elements are lanes of float32 vectors, whose bits nothing looks at but what is
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
+from znn.codegen import integers as whole
+from znn.codegen.bits import every, in_pieces, width, words
 from znn.codegen.emit import I32, runs
 
 
@@ -26,10 +29,13 @@ class Group:
         Of the numbers.
     count : int
         How many an element has.
+    integers : bool
+        Whether they are integers (`znn.codegen.integers`), whose sums are too.
     """
 
     name: str
     count: int
+    integers: bool = False
     itemsize = 4
     array = np.dtype(np.uint32)  # of elements
 
@@ -48,8 +54,8 @@ class Group:
         return -(-channels // self.count)
 
 
-BF16 = Group("bf16", 2)
-GROUPS = {g.name: g for g in (BF16,)}
+BF16, U8 = Group("bf16", 2), Group("u8", 4, integers=True)
+GROUPS = {g.name: g for g in (BF16, U8)}
 
 
 def elements(dtype, channels):
@@ -62,6 +68,11 @@ def members(dtype):
     return dtype.count if isinstance(dtype, Group) else 1
 
 
+def sums_integers(dtype):
+    """Whether products of elements of a type, a Group or any other, are summed as integers."""
+    return isinstance(dtype, Group) and dtype.integers
+
+
 def element(dtype):
     """A group, itself or by its name; anything else as numpy's dtype."""
     if isinstance(dtype, Group):
@@ -70,31 +81,39 @@ def element(dtype):
 
 
 def dot(e, group, a, b, c):
-    """c and, for each lane, the products of the numbers of a and b; c is float32.
+    """c and, for each lane, the products of the numbers of a and b; c is float32, or an integer as theirs are.
 
-    The processor's own instruction takes denormal numbers for zeros.
+    The processor's own instruction for bf16 takes denormal numbers for zeros.
     """
-    width = next((w for w in (16, 8, 4) if e.lanes % w == 0 and (e.lanes // w).bit_count() == 1
-                  and e.target.instruction(f"dot {group.name}", w)), None)
-    if width is None:
+    if group.integers:
+        return whole.dot(e, a, b, c)
+    piece = width(e, f"dot {group.name}")
+    if piece is None:
         for x, y in zip(parts(e, group, a), parts(e, group, b)):
             c = e.fma(x, y, c)
         return c
-    return _in_pieces(e, width, lambda a, b, c: _native_dot(e, group, width, a, b, c), a, b, c)
+    return in_pieces(e, piece, lambda a, b, c: _native_dot(e, group, piece, a, b, c), a, b, c)
 
 
-def _native_dot(e, group, width, a, b, c):
-    elements, sums = ir.VectorType(I32, width), ir.VectorType(e.scalar, width)
-    f = e.intrinsic(e.target.instruction(f"dot {group.name}", width), sums, [sums, elements, elements])
+def _native_dot(e, group, lanes, a, b, c):
+    elements, sums = ir.VectorType(I32, lanes), ir.VectorType(e.scalar, lanes)
+    f = e.intrinsic(e.target.instruction(f"dot {group.name}", lanes), sums, [sums, elements, elements])
     return e.b.call(f, [c, e.b.bitcast(a, elements), e.b.bitcast(b, elements)])
+
+
+def finished(e, epilogue, v):
+    """The activation of an `Epilogue`, and what it adds before numbers are stored as integers."""
+    if epilogue.stores and epilogue.stores.integers and (epilogue.activation, epilogue.zero) == ("relu", 0):
+        return v  # what is below zero is stored as zero
+    v = e.activation(v, epilogue.activation)
+    return e.b.fadd(v, e.constant(epilogue.zero)) if epilogue.zero else v
 
 
 def parts(e, group, v):
     """The numbers of a vector of elements: `count` vectors of float32."""
-    words = _words(e)
-    bits = e.b.bitcast(v, words)
-    high = e.b.and_(bits, ir.Constant(words, [0xffff0000] * e.lanes))
-    return [e.b.bitcast(w, e.vector) for w in (e.b.shl(bits, _every(words, 16)), high)]
+    bits = e.b.bitcast(v, words(e))
+    high = e.b.and_(bits, every(bits.type, 0xffff0000))
+    return [e.b.bitcast(w, e.vector) for w in (e.b.shl(bits, every(bits.type, 16)), high)]
 
 
 def joined(e, group, vectors):
@@ -102,7 +121,9 @@ def joined(e, group, vectors):
 
     A NaN becomes a positive one, so that integers order what is written (`znn.runtime.pool`).
     """
-    words, missing = _words(e), e.b.bitcast(_every(_words(e), 0x7fc00000), e.vector)
+    if group.integers:
+        return whole.joined(e, vectors)
+    missing = e.b.bitcast(every(words(e), 0x7fc00000), e.vector)
     low, high = (e.b.select(e.b.fcmp_unordered("uno", v, v), missing, v) for v in vectors)
     if e.target.instruction(f"round {group.name}", e.lanes):
         halves = ir.VectorType(ir.IntType(16), 2 * e.lanes)
@@ -113,8 +134,8 @@ def joined(e, group, vectors):
                                    ir.Constant(ir.VectorType(I32, 2 * e.lanes), order))
         return e.b.bitcast(mixed, e.vector)
     low, high = (_rounded(e, v) for v in (low, high))
-    return e.b.bitcast(e.b.or_(e.b.lshr(low, _every(words, 16)),
-                               e.b.and_(high, _every(words, 0xffff0000))), e.vector)
+    return e.b.bitcast(e.b.or_(e.b.lshr(low, every(low.type, 16)),
+                               e.b.and_(high, every(high.type, 0xffff0000))), e.vector)
 
 
 def ordered(e, group, v):
@@ -122,17 +143,18 @@ def ordered(e, group, v):
 
     Positive NaN, and there is no other (`joined`), is the largest.
     """
-    return _signs_apart(e, e.b.bitcast(v, _integers(e, group)))
+    numbers = e.b.bitcast(v, ir.VectorType(ir.IntType(group.bits), group.count * e.lanes))
+    return numbers if group.integers else _signs_apart(e, numbers)
 
 
 def unordered(e, group, integers):
     """The vector of elements that `ordered` made integers of."""
-    return e.b.bitcast(_signs_apart(e, integers), e.vector)
+    return e.b.bitcast(integers if group.integers else _signs_apart(e, integers), e.vector)
 
 
 def larger(e, group, a, b):
     """Of each two integers of `ordered` the larger."""
-    f = e.intrinsic(f"llvm.smax.v{a.type.count}i{group.bits}", a.type, [a.type, a.type])
+    f = e.intrinsic(f"llvm.{'u' if group.integers else 's'}max.v{a.type.count}i{group.bits}", a.type, [a.type, a.type])
     return e.b.call(f, [a, b])
 
 
@@ -166,48 +188,21 @@ def scatter(e, group, values, pointer):
 def _scatter_numbers(e, group, v, pointer, offsets):
     """Store numbers whose neighbours in their elements are in no vector of their own."""
     small = ir.VectorType(ir.IntType(group.bits), e.lanes)
-    v = e.b.trunc(e.b.bitcast(joined(e, group, [v, *[e.zero()] * (group.count - 1)]), _words(e)), small)
+    v = e.b.trunc(e.b.bitcast(joined(e, group, [v, *[e.zero()] * (group.count - 1)]), words(e)), small)
     for first, run in runs(offsets):
         order = ir.Constant(ir.VectorType(I32, run), list(range(first, first + run)))
         part = e.b.shuffle_vector(v, ir.Constant(small, ir.Undefined), order)
         e.b.store(part, e.b.bitcast(e.at(pointer, offsets[first]), part.type.as_pointer()), align=group.bits // 8)
 
 
-def _in_pieces(e, width, function, *vectors):
-    """``function`` of vectors piece by piece, of `width` lanes each and a power of two in number, as one vector."""
-    if width == e.lanes:
-        return function(*vectors)
-    take = lambda v, at: e.b.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), ir.Constant(  # noqa: E731
-        ir.VectorType(I32, width), list(range(at, at + width))))
-    pieces = [function(*(take(v, at) for v in vectors)) for at in range(0, e.lanes, width)]
-    while len(pieces) > 1:
-        n = pieces[0].type.count
-        both = ir.Constant(ir.VectorType(I32, 2 * n), list(range(2 * n)))
-        pieces = [e.b.shuffle_vector(*pieces[i:i + 2], both) for i in range(0, len(pieces), 2)]
-    return pieces[0]
-
-
 def _rounded(e, v):
     """Bits of float32 numbers, those of the nearest bf16 in the upper half."""
-    words = _words(e)
-    bits = e.b.bitcast(v, words)
-    odd = e.b.and_(e.b.lshr(bits, _every(words, 16)), _every(words, 1))
-    return e.b.add(bits, e.b.add(odd, _every(words, 0x7fff)))
+    bits = e.b.bitcast(v, words(e))
+    odd = e.b.and_(e.b.lshr(bits, every(bits.type, 16)), every(bits.type, 1))
+    return e.b.add(bits, e.b.add(odd, every(bits.type, 0x7fff)))
 
 
 def _signs_apart(e, integers):
     bits = integers.type.element.width
-    negative = e.b.ashr(integers, _every(integers.type, bits - 1))
-    return e.b.xor(integers, e.b.and_(negative, _every(integers.type, (1 << bits - 1) - 1)))
-
-
-def _integers(e, group):
-    return ir.VectorType(ir.IntType(group.bits), group.count * e.lanes)
-
-
-def _words(e):
-    return ir.VectorType(I32, e.lanes)
-
-
-def _every(words, value):
-    return ir.Constant(words, [value] * words.count)
+    negative = e.b.ashr(integers, every(integers.type, bits - 1))
+    return e.b.xor(integers, e.b.and_(negative, every(integers.type, (1 << bits - 1) - 1)))

@@ -16,9 +16,9 @@ there.
 A guarded loop runs from the first to the last step that its guards let through.
 """
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
-from znn.codegen import group
+from znn.codegen import group, integers
 from znn.codegen.emit import I1, I64, Emitter
 from znn.codegen.plan import BIAS, LINE, OUT, PLAIN, A, B, Plan
 
@@ -278,22 +278,26 @@ class Nest:
         targets = [(o, bias, self._lanes_out(used)) for o, (_, bias, used) in places.items()]
         values = [self._folded(v) for v in acc]
         pointer = lambda t, o: self._pointer(t, place.at[t], o)  # noqa: E731
+        of_channels = lambda first: (e.gather(  # noqa: E731
+            pointer(BIAS, o + first), self._kept(self.plan.advance[BIAS], lanes)) for _, o, lanes in targets)
 
         def existing(*values):
-            return [b.fadd(v, e.gather(pointer(OUT, o), lanes)) for v, (o, _, lanes) in zip(values, targets)]
+            return [self._added(v, e.gather(pointer(OUT, o), lanes)) for v, (o, _, lanes) in zip(values, targets)]
 
         def finished(*values):
             if epilogue.bias:
-                along = self.plan.advance[BIAS]
-                values = [b.fadd(v, e.gather(pointer(BIAS, o), self._kept(along, lanes)))
-                          for v, (_, o, lanes) in zip(values, targets)]
-            return [e.activation(v, epilogue.activation) for v in values]
+                values = [b.fadd(v, added) for v, added in zip(values, of_channels(0))]
+            return [group.finished(e, epilogue, v) for v in values]
 
+        if self.plan.scaled:
+            values = [integers.real(e, v) for v in values]
+            if epilogue.bias:
+                values = [b.fmul(v, factor) for v, factor in zip(values, of_channels(self.plan.factors))]
         if epilogue.accumulate:
             values = existing(*values)
         elif place.begins:
             values = e.when(b.not_(_all(b, place.begins)), values, existing)
-        if epilogue.bias or epilogue.activation:
+        if epilogue.bias or epilogue.activation or epilogue.zero:
             values = e.when(_all(b, place.ends), values, finished) if place.ends else finished(*values)
         if epilogue.stores:
             placed = [(v, [None if i is None else o + i for i in lanes]) for v, (o, _, lanes) in zip(values, targets)]
@@ -302,13 +306,22 @@ class Nest:
         for v, (o, _, lanes) in zip(values, targets):
             e.scatter(v, pointer(OUT, o), lanes)
 
+    @property
+    def _adds(self):
+        """What adds sums that are not float32; None for those that are."""
+        return partial(integers.added, self.e) if group.sums_integers(self.plan.dtype) else None
+
+    def _added(self, v, there):
+        """What is stored already, and v."""
+        return self.e.b.fadd(v, there) if self.plan.scaled or not self._adds else self._adds(v, there)
+
     def _folded(self, v):
         """The accumulator with the lanes of one sum added up, in the first of them."""
         step = 1
         for k in reversed(self.plan.lane_loops):
             count = self.e.lanes if len(self.plan.lane_loops) == 1 else self.plan.counts[k]
             if self.loops[k].dim in self.reductions:
-                v = self.e.fold(v, count, step)
+                v = self.e.fold(v, count, step, self._adds)
             step *= count
         return v
 

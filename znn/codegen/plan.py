@@ -2,7 +2,7 @@
 import math
 from dataclasses import dataclass
 
-from znn.codegen.group import Group
+from znn.codegen.group import Group, sums_integers
 from znn.loops.layout import Packing
 from znn.loops.schedule import IllegalSchedule, Loop, Schedule
 
@@ -21,7 +21,8 @@ class Epilogue:
     """What happens to a finished sum: add to what `out` holds, add a bias, apply an activation.
 
     `activation` is None, "relu", or (a, b) for a tanh(b s).  `stores` says in what groups the result is stored; None:
-    in numbers of the type that it is summed in.
+    in numbers of the type that it is summed in.  Sums of integers become float32 first, multiplied by a factor of
+    their channel where there is a bias; integers that are stored have `zero` added to them, which then stands for 0.
 
     Raises
     ------
@@ -33,11 +34,14 @@ class Epilogue:
     bias: bool = False
     activation: str | tuple | None = None
     stores: Group | None = None
+    zero: int = 0
 
     def __post_init__(self):
         if self.stores and self.accumulate:
             raise ValueError(f"a sum that is stored as {self.stores.name} cannot be added to: store it in the type "
                              "that it is summed in")
+        if self.zero and not (self.stores and self.stores.integers):
+            raise ValueError(f"expected zero to be 0 where no integers are stored, found {self.zero}: leave it away")
 
 
 PLAIN = Epilogue()
@@ -78,6 +82,10 @@ class Plan:
         the innermost loop of a sum.
     tasks : int
         How many tasks the parallel loops make.
+    scaled : bool
+        Whether sums are integers that become float32 before they are stored.
+    factors : int
+        Where in the argument `bias` their factors begin, after as many biases.
     copies : int
         Private copies of `out` that parallel reductions write, one after the other; the caller adds them up.
 
@@ -85,12 +93,16 @@ class Plan:
     ------
     IllegalSchedule
         If the schedule is not legal, splits a sum in parallel that has an epilogue to follow, cuts a sum whose result
-        is stored in groups, or asks a task to pack more than its stack holds.
+        is stored in groups, or one of integers that is stored as float32, or asks a task to pack more than its stack
+        holds.
     """
 
     def __init__(self, contraction, schedule, target, dtype, epilogue=PLAIN, packed=None):
         schedule.check(contraction)
         self.c, self.epilogue, self.packed, self.dtype = contraction, epilogue, packed, dtype
+        self.scaled = sums_integers(dtype) and epilogue != PLAIN
+        bias = contraction.bias
+        self.factors = bias and 1 + sum(s * (contraction.extents[d] - 1) for d, s in bias.strides)
         self._choose_lanes(schedule, target.lanes(dtype), target.registers)
         self.loops, ranges = self.schedule.loops, self.schedule.ranges(contraction)
         self.counts = [-(-r // loop.step) for r, loop in zip(ranges, self.loops)]
@@ -169,8 +181,9 @@ class Plan:
                                   "accumulation: mark an output dimension parallel instead")
         cut = [str(self.loops[k]) for k in range(self.scope) if self.loops[k].dim in self.c.reductions
                and self.counts[k] > 1]
-        if cut and self.epilogue.stores:
-            raise IllegalSchedule(f"loop {cut[0]} cuts a sum that is stored as {self.epilogue.stores.name}, where "
+        if cut and (self.epilogue.stores or self.scaled):
+            stored = self.epilogue.stores.name if self.epilogue.stores else "float32"
+            raise IllegalSchedule(f"loop {cut[0]} cuts a sum that is stored as {stored}, where "
                                   "parts of it would lose their precision: put all loops of output dimensions that are "
                                   "not unrolled outside of it")
 

@@ -52,7 +52,7 @@ def rows(target, dtype, matrix, epilogue=PLAIN):
                 found = [e.b.fadd(v, e.load(e.at(p, x))) for v, p in zip(found, there)]
             if epilogue.bias:
                 found = [e.b.fadd(v, added[j]) for v in found]
-            return [e.activation(v, epilogue.activation) for v in found]
+            return [group.finished(e, epilogue, v) for v in found]
 
         def write(found, x):
             for v, p in zip(found, there):

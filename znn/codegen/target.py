@@ -18,7 +18,7 @@ class Instruction:
     Attributes
     ----------
     name : str
-        Who asks for it, as `znn.codegen.group` does for "dot bf16" and "round bf16".
+        Who asks for it, as `znn.codegen.group` does for "dot bf16", "round bf16" and "dot u8".
     lanes : int
         Elements of its vectors, 32 bits each.
     intrinsic : str
@@ -85,7 +85,8 @@ TARGETS = {t.name: t for t in (
     Target("avx512", 512, 32, ("avx512f", "avx512vl", "avx512dq", "avx512bw"), "host",
            "x86_64-linux-gnu", "skylake-avx512",
            (*_for_widths("dot bf16", "llvm.x86.avx512bf16.dpbf16ps", "avx512bf16"),
-            *_for_widths("round bf16", "llvm.x86.avx512bf16.cvtne2ps2bf16", "avx512bf16"))),
+            *_for_widths("round bf16", "llvm.x86.avx512bf16.cvtne2ps2bf16", "avx512bf16"),
+            *_for_widths("dot u8", "llvm.x86.avx512.vpdpbusd", "avx512vnni"))),
     Target("avx2", 256, 16, ("avx2", "fma"), "haswell", "x86_64-linux-gnu", "haswell"),
     Target("neon", 128, 32, ("neon",), "host", "aarch64-linux-gnu", "neoverse-n1"),
     Target("generic", 128, 16, (), "", "", ""),

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from znn.codegen import target
+from znn.graph.calibration import Observer
 from znn.graph.errors import GraphError
 from znn.graph.executor import Executable
 from znn.graph.passes import stages
@@ -17,7 +18,7 @@ KEPT = 16  # extents that stay ready to run: the blocks of a volume have up to e
 AXES = "(N, channels, z, y, x)"
 
 
-def compile(net, precision="fp32", channels=None, without=()):
+def compile(net, precision="fp32", channels=None, without=(), samples=None, ranges=None):
     """A network for inference on this processor.
 
     Parameters
@@ -25,11 +26,17 @@ def compile(net, precision="fp32", channels=None, without=()):
     net : torch.nn.Module
         Of dense layers, see docs/inference.md; computed as in eval mode, with the weights that it has now.
     precision : str
-        "fp32", "fp64", or "bf16": all but the first and the last convolutions multiply bf16 numbers, sums stay float32.
+        "fp32", "fp64", or "bf16": all but the first and the last convolutions multiply bf16 numbers, sums stay float32;
+        or "int8": all but the first multiply integers of eight bits, which stand for numbers of ranges that are to be
+        known.
     channels : int, optional
         Of the input; unless given, `in_channels` of the network or of its first layer that has any.
     without : collection of str
         Passes (`znn.graph.passes.PASSES`) that are left out, to see what they bring.
+    samples : iterable of (ndarray or Tensor), (N, channels, z, y, x), optional
+        For "int8": inputs like those to come, from which the ranges are learned.
+    ranges : dict, optional
+        For "int8", in place of samples: the attribute `ranges` of what was compiled before.
 
     Returns
     -------
@@ -42,9 +49,17 @@ def compile(net, precision="fp32", channels=None, without=()):
     IllTyped
         If a layer does not fit the one before it.
     GraphError
-        If there is no such precision or pass.
+        If there is no such precision or pass, or samples or ranges do not belong to it.
     """
-    return Compiled(stages(trace(net, channels), precision, without))
+    traced = trace(net, channels)
+    if samples is not None:
+        if ranges is not None:
+            raise GraphError("samples, ranges: expected one of them, found both: leave one away")
+        observer = Observer(Compiled(stages(traced, "fp32", without)))
+        for x in samples:
+            observer(x)
+        ranges = observer.ranges
+    return Compiled(stages(traced, precision, without, ranges), ranges)
 
 
 class Compiled:
@@ -59,11 +74,14 @@ class Compiled:
         The network as it was traced, and after each pass.
     function : Function
         The last of them, which is run.
+    ranges : dict or None
+        What int8 was calibrated to: by variable the largest magnitude of each channel.
     in_channels : int
     field_of_view : (z, y, x)
     """
 
-    def __init__(self, stages):
+    def __init__(self, stages, ranges=None):
+        self.ranges = ranges
         self.stages, self.function = stages, list(stages.values())[-1]
         self._type, self._ready = self.function.params[0].type, OrderedDict()
         self.in_channels = self._type.shape[0]
@@ -77,7 +95,7 @@ class Compiled:
     def __repr__(self):
         return f"<compiled {self.function.name}, {self._type} -> {self.function.result.type}>"
 
-    def __call__(self, x, between=None):
+    def __call__(self, x, between=None, watch=None):
         """What the network computes of `x`.
 
         Parameters
@@ -86,6 +104,8 @@ class Compiled:
             No smaller than the field of view; converted to the element type of the function where it is of another.
         between : callable, optional
             Called before each kernel; what it raises ends the computation.
+        watch : callable, optional
+            ``watch(name, values)`` is called after each kernel, as by `Executable.run`.
 
         Returns
         -------
@@ -98,7 +118,7 @@ class Compiled:
             If x has other axes or channels, or is too small.
         """
         if isinstance(x, torch.Tensor):
-            return torch.from_numpy(self(x.detach().cpu().numpy(), between))
+            return torch.from_numpy(self(x.detach().cpu().numpy(), between, watch))
         x = np.ascontiguousarray(x, ARRAYS[self._type.dtype])
         if x.ndim != 5:
             raise GraphError(f"{self.function.name}: expected an input {AXES}, found an array of shape {x.shape}: add "
@@ -106,7 +126,7 @@ class Compiled:
         ready = self._executable(x.shape[1:])
         out = arena.empty((x.shape[0], *ready.function.result.type.shape), x.dtype)
         for volume, result in zip(x, out):
-            ready.run(volume, result, between)
+            ready.run(volume, result, between, watch)
         return out
 
     def peak_bytes(self, extent):

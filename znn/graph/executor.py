@@ -16,6 +16,7 @@ from znn.runtime import arena, groups
 from znn.runtime.elementwise import elementwise
 from znn.runtime.pool import max_filter
 from znn.runtime.prepared import Convolution
+from znn.runtime.quantised import dequantise, quantise
 
 BYTES = np.dtype(np.uint8)
 
@@ -50,7 +51,7 @@ class Executable:
         """Bytes that a run takes: of its arena and of its result, which one step may write while others are live."""
         return self.plan.peak + self.function.result.type.nbytes
 
-    def run(self, x, out, between=None):
+    def run(self, x, out, between=None, watch=None):
         """Compute the result.
 
         Parameters
@@ -61,6 +62,8 @@ class Executable:
             Where the result is written; contiguous, apart from x.
         between : callable, optional
             Called before each step; what it raises ends the run.
+        watch : callable, optional
+            ``watch(name, values)`` is called after each step for what it has computed, an array that is not kept.
         """
         param, result = self.function.params[0], self.function.result
         block = arena.empty((self.plan.peak,), BYTES)
@@ -83,6 +86,8 @@ class Executable:
             scratch = held.get(memory.workspace(each.var.name))
             kernel.run(array(each.var), [array(a) for a in each.call.args],
                        None if scratch is None else scratch[:kernel.scratch_bytes])
+            if watch is not None:
+                watch(each.var.name, array(each.var))
         if not self._own_result:
             np.copyto(out, array(result))
 
@@ -114,14 +119,16 @@ class _Kernel:
 class _Convolution(_Kernel):
     def __init__(self, call, weights):
         super().__init__(call, weights)
-        w, bias = weights[call["weight"].name], call["bias"] and weights[call["bias"].name]
+        w = weights[call["weight"].name]
+        bias, factors = (call[name] and weights[call[name].name] for name in ("bias", "factors"))
         self._prepared = Convolution((1, *call["x"].type.shape), w, bias, call["dilation"], call["activation"],
-                                     call["onto"] is not None, _group(call["x"]), GROUPS.get(call["result"]))
+                                     call["onto"] is not None, _group(call["x"]), GROUPS.get(call["result"]), factors,
+                                     call["zero"])
         self._dtype = w.dtype
         self.scratch_bytes = int(np.prod(self._prepared.scratch_shape)) * w.dtype.itemsize
 
     def run(self, out, operands, scratch):
-        x, _, _, onto = operands
+        x, _, _, onto, _ = operands
         if onto is not None and onto.ctypes.data != out.ctypes.data:
             np.copyto(out, onto)
         scratch = scratch if scratch is None else scratch.view(self._dtype).reshape(self._prepared.scratch_shape)
@@ -154,9 +161,16 @@ class _Voxelwise(_Kernel):
 
 
 class _Cast(_Kernel):
+    def __init__(self, call, weights):
+        super().__init__(call, weights)
+        self._by = call["by"] and weights[call["by"].name]
+
     def run(self, out, operands, scratch):
-        convert = groups.to_groups if self.call["to"] in GROUPS else groups.from_groups
-        convert(out, operands[0])
+        narrow = self.call["to"] in GROUPS
+        if self._by is None:
+            (groups.to_groups if narrow else groups.from_groups)(out, operands[0])
+        else:
+            (quantise if narrow else dequantise)(out, operands[0], self._by, self.call["zero"])
 
 
 class _Concat(_Kernel):

@@ -1,13 +1,13 @@
 """What a function means, in float64 and in numpy alone: the oracle of passes and of the executor, for small volumes.
 
-Whatever the elements, nothing is rounded.
+Whatever the elements, nothing is rounded or cut off.
 """
 import itertools
 
 import numpy as np
 
 from znn.graph.ir import Constant
-from znn.graph.types import unify
+from znn.graph.types import WEIGHTS, unify
 
 
 def interpret(function, *inputs):
@@ -51,13 +51,14 @@ def _windows(x, taps, dilation):
         yield tap, x[:, *(slice(k * d, k * d + n) for k, d, n in zip(tap, dilation, extents))]
 
 
-def _conv3d(call, x, w, bias, onto):
+def _conv3d(call, x, w, bias, onto, factors):
     y = sum(np.tensordot(w[:, :, *tap], part, 1) for tap, part in _windows(x, w.shape[2:], call["dilation"]))
+    y = y if factors is None else y * _each(factors)
     y = y if onto is None else y + onto
     y = y if bias is None else y + _each(bias)
-    if call["activation"] is None:
-        return y
-    return np.maximum(y, 0) if call["activation"] == "relu" else _tanh(y, *call["activation"])
+    if call["activation"] is not None:
+        y = np.maximum(y, 0) if call["activation"] == "relu" else _tanh(y, *call["activation"])
+    return y + call["zero"]
 
 
 def _each(numbers):
@@ -67,6 +68,12 @@ def _each(numbers):
 
 def _tanh(x, a, b):
     return a * np.tanh(b * x)
+
+
+def _cast(call, x, by):
+    if by is None:
+        return x
+    return x * _each(by) + call["zero"] if call["to"] in WEIGHTS else (x - call["zero"]) / _each(by)
 
 
 def _crop(call, x):
@@ -84,5 +91,5 @@ MEANING = {
     "concat": lambda call, *xs: np.concatenate(xs),
     "channels": lambda call, x: x[call["first"]:call["end"]],
     "crop": _crop,
-    "cast": lambda call, x: x,
+    "cast": _cast,
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 
 from znn.graph.errors import IllTyped
-from znn.graph.types import ITEMSIZE, TOGETHER, Extent, TensorType
+from znn.graph.types import ITEMSIZE, TOGETHER, WEIGHTS, Extent, TensorType
 
 AXES = "zyx"
 
@@ -64,9 +64,11 @@ def _conv3d(call):
     if x.shape[0] != w.shape[1]:
         raise IllTyped(f"expected an input of {w.shape[1]} channels, as its weights {w} have, found {x}: give this "
                        f"layer {x.shape[0]} input channels, or the one before it {w.shape[1]} maps")
-    _same_dtype(x, w)
+    _weighted(x, w)
     y = TensorType(_dtype(call, "result", x.sums), (w.shape[0], *_shrunk(x, w.shape[2:], _triple(call, "dilation"))))
     _channelwise(call["bias"], y)
+    _standing(call, "factors", y, x)
+    _zero(call, y)
     if call["onto"] is not None and _volume(call["onto"]) != y:
         raise IllTyped(f"expected to be added onto {y}, found {call['onto'].type}: crop the larger one, or cast it")
     if call["onto"] is not None and y.dtype != x.sums:
@@ -76,7 +78,11 @@ def _conv3d(call):
 
 
 def _cast(call):
-    return TensorType(_dtype(call, "to"), _volume(call["x"]).shape)
+    x = _volume(call["x"])
+    y = TensorType(_dtype(call, "to"), x.shape)
+    _standing(call, "by", y, x, y)
+    _zero(call, x, y)
+    return y
 
 
 def _max_filter(call):
@@ -85,28 +91,28 @@ def _max_filter(call):
 
 
 def _bias(call):
-    x = _volume(call["x"])
+    x = _numbers(call["x"])
     _channelwise(call["bias"], x)
     return x
 
 
 def _scale(call):
-    x = _volume(call["x"])
+    x = _numbers(call["x"])
     _channelwise(call["by"], x)
     return x
 
 
 def _relu(call):
-    return _volume(call["x"])
+    return _numbers(call["x"])
 
 
 def _tanh(call):
     _activation((call["a"], call["b"]))
-    return _volume(call["x"])
+    return _numbers(call["x"])
 
 
 def _add(call):
-    x, y = _volume(call["x"]), _volume(call["y"])
+    x, y = _numbers(call["x"]), _numbers(call["y"])
     if x != y:
         raise IllTyped(f"expected two volumes of one type, found {x} and {y}: crop the larger one, or give both as "
                        "many maps")
@@ -153,6 +159,14 @@ def _volume(operand):
     return operand.type
 
 
+def _numbers(operand):
+    """Type of an operand that is a volume of numbers that stand for themselves."""
+    x = _volume(operand)
+    if x.dtype in WEIGHTS:
+        raise IllTyped(f"expected numbers that stand for themselves, found {operand}: {x}: cast them to f32")
+    return x
+
+
 def _shape(operand, rank, what):
     """Type of an operand that is a constant of known shape."""
     if len(operand.type.shape) != rank or any(isinstance(n, Extent) for n in operand.type.shape):
@@ -171,9 +185,28 @@ def _channelwise(operand, of):
             raise IllTyped(f"expected numbers of {of.sums} for {of}, found {operand}: {t}: convert them")
 
 
-def _same_dtype(x, other):
-    if x.dtype != other.dtype:
-        raise IllTyped(f"expected operands of one element type, found {x} and {other}: convert one of them")
+def _weighted(x, w):
+    """Raise unless weights are of the type that a volume type is multiplied by."""
+    wanted = WEIGHTS.get(x.dtype, x.dtype)
+    if w.dtype != wanted:
+        same = "operands of one element type" if wanted == x.dtype else f"weights of {wanted}"
+        raise IllTyped(f"expected {same}, found {x} and {w}: convert one of them")
+
+
+def _standing(call, name, of, *types):
+    """Raise unless an operand, a number for each channel of a type, is there just where one of `types` needs it."""
+    operand, needed = call[name], any(t.dtype in WEIGHTS for t in types)
+    if needed != (operand is not None):
+        raise IllTyped(f"expected {name if needed else f'no {name}'} for {' and '.join(map(str, types))}, found "
+                       f"{operand or 'none'}: {'give a number for each channel' if needed else 'remove it'}")
+    _channelwise(operand, of)
+
+
+def _zero(call, *types):
+    """Raise unless zero is one of the integers of the types, 0 where none of them are such."""
+    zero, most = call["zero"], 255 if any(t.dtype in WEIGHTS for t in types) else 0
+    if not (isinstance(zero, int) and 0 <= zero <= most):
+        raise IllTyped(f"expected zero within 0..{most} for {types[-1]}, found {zero!r}: correct it")
 
 
 def _dtype(call, name, default=None):
@@ -217,10 +250,10 @@ ONES, NONE = (1, 1, 1), (0, 0, 0)
 
 #            result[c, p] =
 OPERATORS = {
-    # activation(bias[c] + onto[c, p] + sum_{i, k} weight[c, i, k] x[i, p + dilation k]), what is absent left out;
-    # elements of the result are those of the sums unless said
-    "conv3d": Operator(_conv3d, ("x", "weight"), ("bias", "onto"), {"dilation": ONES, "activation": None,
-                                                                    "result": None}),
+    # zero + activation(bias[c] + onto[c, p] + factors[c] sum_{i, k} weight[c, i, k] x[i, p + dilation k]), what is
+    # absent left out; elements of the result are those of the sums unless said
+    "conv3d": Operator(_conv3d, ("x", "weight"), ("bias", "onto", "factors"),
+                       {"dilation": ONES, "activation": None, "result": None, "zero": 0}),
     # max_k x[c, p + dilation k], k over the window
     "max_filter": Operator(_max_filter, ("x",), (), {"window": ONES, "dilation": ONES}),
     # x[c, p] + bias[c]
@@ -239,7 +272,7 @@ OPERATORS = {
     "channels": Operator(_channels, ("x",), (), {"first": 0, "end": None}),
     # x[c, low + p], high voxels fewer at the far sides
     "crop": Operator(_crop, ("x",), (), {"low": NONE, "high": NONE}),
-    # x[c, p] in other elements
-    "cast": Operator(_cast, ("x",), (), {"to": "f32"}),
+    # x[c, p] in other elements; zero + by[c] x[c, p] in u8, and back
+    "cast": Operator(_cast, ("x",), ("by",), {"to": "f32", "zero": 0}),
 }
 VIEWS = ("channels", "crop")  # parts of what was computed before

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from znn.graph.errors import GraphError, SyntaxMistake
 
-ITEMSIZE = {"f64": 8, "f32": 4, "bf16": 2, "i8": 1}  # bytes of a number
-TOGETHER = {"bf16": 2}  # channels of a voxel that lie beside each other in memory; 1 where nothing is said
-SUMS = {"bf16": "f32"}  # in what products are added up, and biases given; the type itself where nothing is said
+ITEMSIZE = {"f64": 8, "f32": 4, "bf16": 2, "u8": 1, "i8": 1}  # bytes of a number
+TOGETHER = {"bf16": 2, "u8": 4}  # channels of a voxel that lie beside each other in memory; 1 where nothing is said
+SUMS = {"bf16": "f32", "u8": "f32"}  # what sums of products become, and biases are; the type itself if nothing is said
+WEIGHTS = {"u8": "i8"}  # of weights that such numbers, which stand for others, are multiplied by; the type itself else
 _EXTENT = re.compile(r"([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 _TYPE = re.compile(r"(\w+)\[(.*)\]")
 
@@ -61,7 +62,7 @@ class TensorType:
 
     @property
     def sums(self):
-        """Name of the element type in which products of these elements are added up."""
+        """Name of the element type of sums of products of these elements."""
         return SUMS.get(self.dtype, self.dtype)
 
     def at(self, sizes):

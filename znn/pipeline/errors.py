@@ -45,6 +45,10 @@ class NonFiniteMap(PipelineError):
     """A network's output is not a finite number somewhere."""
 
 
+class PrecisionLost(PipelineError):
+    """Narrow numbers change the map more than is allowed."""
+
+
 class Interrupted(PipelineError):
     """The run was asked to stop and did; what is finished is kept."""
 

@@ -32,6 +32,16 @@ def partial_path(output):
     return Path(f"{output}.partial")
 
 
+def recorded(output):
+    """What the unfinished form of an output was begun with, the dict `about`; empty where there is none to be read."""
+    path = partial_path(output)
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return json.loads(file.attrs["about"])
+    except (OSError, KeyError, ValueError):
+        return {}
+
+
 class PartialFile:
     """A store for `inference.run` that goes on where an earlier run with the same `about` has stopped.
 
@@ -79,7 +89,7 @@ class PartialFile:
             raise PartialMismatch(f"{self.path}: expected a partial file of this program, found something else; "
                                   "move it away, or choose another output=")
         found, about = json.loads(found), json.loads(json.dumps(about))
-        other = [f"{key}: expected {about.get(key)!r}, found {found.get(key)!r}"
+        other = [f"{key}: expected {about.get(key)!r:.99}, found {found.get(key)!r:.99}"
                  for key in sorted({*found, *about}) if found.get(key) != about.get(key)]
         if other:
             raise PartialMismatch(f"{self.path}: an unfinished run is kept there that was begun otherwise: "

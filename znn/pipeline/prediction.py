@@ -12,13 +12,15 @@ from data.roi import Roi, blocks
 from znn import __version__, nn
 from znn.graph.compiled import compile
 from znn.pipeline.averaging import AVERAGES
-from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting, one_of
+from znn.pipeline.calibration import Calibration, calibrate
+from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting, not_negative, one_of
 from znn.pipeline.inference import warm_up
 from znn.pipeline.memory import GB, memory_now
 from znn.pipeline.output import BOUNDARY
+from znn.pipeline.partial import recorded
 
 RESOLUTION_TOLERANCE = 0.02
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "int8")
 SLAB = (8, 1024, 1024)   # voxels read at a time
 
 
@@ -53,6 +55,8 @@ class InferenceSettings:
     averaging : int
         Over how many orientations of the volume maps are averaged, one of `averaging.AVERAGES`: 8 are the flips and
         the transpose of the sections, 16 these with z flipped too. It takes so many times as long.
+    int8_tolerance : float
+        With precision int8: how much the map may differ from that in float32, on average over sampled blocks.
     """
 
     checkpoint: str
@@ -71,10 +75,12 @@ class InferenceSettings:
     compiled: bool = True
     precision: str = "fp32"
     averaging: int = 1
+    int8_tolerance: float = 0.01
 
     def __post_init__(self):
         one_of("averaging", self.averaging, AVERAGES)
         one_of("precision", self.precision, PRECISIONS)
+        not_negative("int8_tolerance", self.int8_tolerance)
         if not all(part.strip() not in ("", ".", "..") for part in self.output_dataset.strip("/").split("/")):
             raise WrongSetting(f"output_dataset: expected a path inside the file, such as {BOUNDARY}, "
                                f"found {self.output_dataset!r}")
@@ -127,7 +133,35 @@ def block_budget(networks, settings):
     return settings.memory_budget_gb * GB - held
 
 
-def preparation(settings, between):
+def calibration(settings, stages, image, region, budget, recursion_scaling, between):
+    """What networks in integers need to know; None where none are asked for.
+
+    An unfinished run goes on with what it has begun with.
+
+    Parameters
+    ----------
+    settings : InferenceSettings
+    stages, image, region, recursion_scaling, between
+        As for `calibration.calibrate`.
+    budget : float
+        Bytes that a block may take.
+
+    Raises
+    ------
+    PrecisionLost
+        If the map differs from that in float32 by more than the settings allow.
+    """
+    if settings.precision != "int8" or not _compiles(settings):
+        return None
+    kept = recorded(settings.output).get("int8") if settings.resume else None
+    if kept is not None:
+        return Calibration(**kept)
+    found = calibrate(stages, image, region, budget, recursion_scaling, between)
+    found.check(settings.int8_tolerance)
+    return found
+
+
+def preparation(settings, between, stages=(), calibrated=None):
     """What makes a callable of a network for the engine at hand, None for the network itself.
 
     Parameters
@@ -135,6 +169,10 @@ def preparation(settings, between):
     settings : InferenceSettings
     between : callable
         Called before each kernel of a compiled network.
+    stages : sequence of (str, Module)
+        All networks.
+    calibrated : Calibration, optional
+        Of these networks, where they are to be in integers.
 
     Raises
     ------
@@ -146,6 +184,9 @@ def preparation(settings, between):
             raise WrongSetting(f"precision: expected {PRECISIONS[0]} where networks are not compiled, found "
                                f"{settings.precision}: leave compiled=true and engine=znn, or the precision away")
         return None
+    if calibrated is not None:
+        names = {network: name for name, network in stages}
+        return lambda network: calibrated.compiled(names[network], network, between)
     return lambda network: functools.partial(compile(network, settings.precision), between=between)
 
 
@@ -153,7 +194,7 @@ def _compiles(settings):
     return settings.compiled and nn.current_engine() == "znn"
 
 
-def origin(volume, settings, checkpoint_sha256):
+def origin(volume, settings, checkpoint_sha256, calibrated=None):
     """What a map is computed from, for telling whether an unfinished one may be gone on with: a dict for JSON.
 
     The input is known by its size and time of change: hashing terabytes would take longer than computing the map.
@@ -165,10 +206,14 @@ def origin(volume, settings, checkpoint_sha256):
         "checkpoint_sha256": checkpoint_sha256, "input_dataset": settings.input_dataset,
         "input_shape": list(volume.shape), "input_dtype": str(volume.dtype),
         "input_bytes": state.st_size, "input_changed_ns": state.st_mtime_ns,
-    }
+    } | _of_calibration(calibrated)
 
 
-def provenance(volume, settings, meta, stages, checkpoint_sha256):
+def _of_calibration(calibrated):
+    return {} if calibrated is None else {"int8": calibrated.recorded()}
+
+
+def provenance(volume, settings, meta, stages, checkpoint_sha256, calibrated=None):
     """Attributes of the finished map that say where it comes from; `stages` are those that were run."""
     ran = [stage for stage in meta["stages"] if stage["name"] in dict(stages)]
     return {
@@ -177,7 +222,8 @@ def provenance(volume, settings, meta, stages, checkpoint_sha256):
         "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(ran),
         "averaging": settings.averaging,
         "config": json.dumps(asdict(settings), default=str), "training_config": json.dumps(meta.get("config", {})),
-    } | ({} if meta.get("threshold") is None or ran != meta["stages"] else {"threshold": meta["threshold"]})
+    } | ({} if meta.get("threshold") is None or ran != meta["stages"] else {"threshold": meta["threshold"]}) | {
+        key: json.dumps(value) for key, value in _of_calibration(calibrated).items()}
 
 
 def check_finite(volume):

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from znn.codegen import jit, target
-from znn.codegen.group import Group, element
+from znn.codegen.group import Group, element, sums_integers
 from znn.codegen.nest import Nest
 from znn.codegen.plan import PLAIN
 from znn.runtime import arena, arrays, cache, driver
@@ -34,17 +34,20 @@ class Kernel:
     def __init__(self, contraction, schedule, where, dtype, epilogue, packed):
         with short_lived():
             nest = Nest(contraction, schedule, where, dtype, epilogue, packed)
-            self.tasks, self.copies = nest.plan.tasks, nest.plan.copies
-            self.packing = nest.plan.packing if packed == "before" else None
+            plan = nest.plan
+            self.tasks, self.copies = plan.tasks, plan.copies
+            self.packing = plan.packing if packed == "before" else None
             self._what, c, of = f"the kernel of {contraction.name}", contraction, array_type(dtype)
             self._operands = [(access.name, _elements(access, c), of) for access in (c.out, c.a, c.b)]
             sums = np.dtype(np.float32) if isinstance(dtype, Group) else dtype
+            if sums_integers(dtype) and not plan.scaled:
+                sums = np.dtype(np.int32)
             self._operands[0] = (c.out.name, *_stored(self.copies * _elements(c.out, c), epilogue.stores, sums))
             if epilogue.bias:
-                self._operands.append((c.bias.name, _elements(c.bias, c), sums))
+                self._operands.append((c.bias.name, _elements(c.bias, c) * (1 + plan.scaled), sums))
             self.address = _compiled(lambda nest=nest: nest.module, where, contraction, schedule, epilogue, packed,
                                      dtype.str)
-            del nest
+            del nest, plan
 
     def pack(self, b):
         """Operand b, contiguous, in the layout that the kernel reads.
@@ -62,7 +65,7 @@ class Kernel:
     def piece(self, out, a, b, bias=None):
         """What `driver.run` runs: all tasks on numpy arrays, contiguous, that the contraction's addresses belong to.
 
-        `b` must be packed already if the kernel says so.
+        `b` must be packed already if the kernel says so; `bias` holds the factors of integer sums after the biases.
 
         Raises
         ------

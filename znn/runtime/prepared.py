@@ -5,6 +5,7 @@ from znn.codegen.group import Group, members
 from znn.codegen.plan import Epilogue
 from znn.runtime import conv, driver
 from znn.runtime.groups import grouped
+from znn.runtime.quantised import fours
 
 
 class Convolution:
@@ -20,9 +21,14 @@ class Convolution:
     onto : bool
         Whether a run adds to what is in its output.
     operands : Group, optional
-        The elements that x comes in and the weights are rounded to; those of w unless given.
+        The elements that x comes in and the weights are rounded to; those of w unless given. Weights of integers are
+        int8.
     stores : Group, optional
-        The elements that y is stored in; numbers of the type of w unless given.
+        The elements that y is stored in; numbers of the type that is summed in unless given.
+    factors : ndarray of float32, optional
+        What sums of integers are multiplied by, before anything else is done to them; a number for each output.
+    zero : int
+        Added to what is stored as integers.
 
     Attributes
     ----------
@@ -31,15 +37,20 @@ class Convolution:
     """
 
     def __init__(self, x_shape, w, bias=None, dilation=(1, 1, 1), activation=None, onto=False, operands=None,
-                 stores=None):
-        epilogue = Epilogue(onto, bias is not None, activation, stores)
-        w, self._bias = (a if a is None else _filled_up(a, members(stores)) for a in (w, bias))
+                 stores=None, factors=None, zero=0):
+        if factors is not None and bias is None:
+            bias = np.zeros_like(factors)
+        epilogue = Epilogue(onto, bias is not None, activation, stores, zero)
+        w, self._bias, factors = (a if a is None else _filled_up(a, members(stores)) for a in (w, bias, factors))
+        if factors is not None:
+            self._bias = np.concatenate([self._bias, factors])
         dtype = operands or w.dtype
         self._tiles, self._kernels = conv.forward_way(tuple(x_shape), w.shape, dilation, epilogue, dtype)
         if self._tiles:
             self._weights = self._tiles.weights(w)
         else:
-            w = grouped(w, operands, axis=1) if isinstance(operands, Group) else w
+            if isinstance(operands, Group):
+                w = fours(w, axis=1) if operands.integers else grouped(w, operands, axis=1)
             self._weights = [k.pack(w) for k in self._kernels]
         self.scratch_shape = self._tiles.scratch_shape() if self._tiles else (0,)
 

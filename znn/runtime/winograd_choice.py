@@ -4,7 +4,7 @@ What is counted is those of a tile at its points, and for its transforms as many
 """
 import itertools
 
-from znn.codegen.group import Group, elements, members
+from znn.codegen.group import Group, elements, members, sums_integers
 from znn.loops.winograd import POINTS
 from znn.runtime import winograd, winograd_layout
 from znn.runtime.database import follows_schedules
@@ -50,6 +50,8 @@ def made(co, ci, extent, taps, dilation, dtype, epilogue, where, mirrored=False)
     Parameters are those of `form` and of these.
     """
     lanes = where.lanes(dtype)
+    if sums_integers(dtype):  # integers at points would need more bits
+        return None
     if isinstance(dtype, Group) or epilogue.stores:  # which tiles of the plane know nothing of
         m = rows_form(extent, elements(dtype, ci), co, taps, dilation, lanes, members(dtype))
     else:

@@ -226,7 +226,7 @@ def test_errors_say_what_is_expected():
         fast(np.zeros((1, 2, 1, 3, 2), np.float32))
     with pytest.raises(GraphError, match="found 1 and"):
         fast(np.zeros((1, 1, 1, 9, 9), np.float32))
-    with pytest.raises(GraphError, match="precision: expected one of fp32, fp64, bf16, found 'fp8'"):
+    with pytest.raises(GraphError, match="precision: expected one of fp32, fp64, bf16, int8, found 'fp8'"):
         znn.compile(nn.Conv3d(2, 1, 1), "fp8")
     with pytest.raises(UnsupportedLayer, match=r"1 \(GroupNorm\)"):
         znn.compile(tnn.Sequential(nn.Conv3d(1, 4, 1), tnn.GroupNorm(2, 4)))

@@ -65,13 +65,14 @@ def test_meaning_is_that_of_torch_in_double_precision():
     ("concat", {}, [[[[1, -2, 3, 4]]], [[[1, 0, 0, 1]]]] * 2),
     ("max_filter", {"window": (1, 1, 2), "dilation": (1, 1, 2)}, [[[[3, 4]]], [[[1, 1]]]]),
     ("cast", {"to": "bf16"}, [[[[1, -2, 3, 4]]], [[[1, 0, 0, 1]]]]),
+    ("cast", {"to": "u8", "zero": 128, "by": True}, [[[[138, 108, 158, 168]]], [[[148, 128, 128, 148]]]]),
 ])
 def test_meaning_by_hand(op, named, expected):
     weights = {}
     numbers = constant(weights, "n", np.array([10.0, 20.0], np.float32))
     x = Var("x", volume("f32", 2))
     args = {"add": (x, x), "concat": (x, x), "bias": (x, numbers), "scale": (x, numbers)}.get(op, (x,))
-    one = let("y", call(op, *args, **named))
+    one = let("y", call(op, *args, **{k: numbers if k == "by" else v for k, v in named.items()}))
     array = np.array([[[[1, -2, 3, 4]]], [[[1, 0, 0, 1]]]], np.float32)
     assert np.array_equal(interpret(Function("one", (x,), (one,), one.var, weights), array), expected)
 
@@ -105,6 +106,8 @@ def test_least_extents_are_the_field_of_view():
 X, SMALL = Var("x", volume("f32", 3)), Var("s", TensorType("f32", (3, Extent("z"), Extent("y", -1), Extent("x"))))
 W, B = Constant("w", TensorType("f32", (4, 2, 1, 3, 3))), Constant("b", TensorType("f32", (2,)))
 HALF = Var("h", volume("bf16", 3))
+BYTES, BY = Var("q", volume("u8", 3)), Constant("by", TensorType("f32", (3,)))
+INTEGERS, THREE = (Constant("i", TensorType(dtype, (3, 3, 1, 1, 1))) for dtype in ("i8", "f32"))
 WIDE = Constant("d", TensorType("f64", (4, 3, 1, 3, 3)))
 
 
@@ -124,12 +127,21 @@ WIDE = Constant("d", TensorType("f64", (4, 3, 1, 3, 3)))
     (call("crop", X, low=(0, -1, 0)), r"expected low to be three integers \(z, y, x\) of at least 0, found \(0, -1, "),
     (call("max_filter", X, window=(2, 2)), "expected window to be three integers"),
     (call("tanh", X, a="one"), "expected an activation"),
-    (call("cast", X, to="f8"), "expected to to be one of f64, f32, bf16, i8, found 'f8'"),
+    (call("cast", X, to="f8"), "expected to to be one of f64, f32, bf16, u8, i8, found 'f8'"),
     (call("concat", HALF, HALF), r"expected a multiple of 2 channels in all but the last volume, found bf16\[3, z, y"),
     (call("channels", HALF, first=1, end=3), "expected channels that begin and end at a multiple of 2, found 1..3"),
     (call("bias", HALF, Constant("b", TensorType("bf16", (3,)))), r"expected numbers of f32 for bf16\[3, z, y, x\]"),
     (call("conv3d", X, Constant("w", TensorType("f32", (3, 3, 1, 1, 1))), onto=HALF, result="bf16"),
      "expected a result of f32, as its sums are, to be added onto"),
+    (call("conv3d", BYTES, THREE), r"expected weights of i8, found u8\[3, z, y, x\] and f32\[3, 3, 1, 1, 1\]"),
+    (call("conv3d", BYTES, INTEGERS), r"expected factors for u8\[3, z, y, x\], found none: give a number for each"),
+    (call("conv3d", X, THREE, factors=BY), r"expected no factors for f32\[3, z, y, x\], found @by: remove it"),
+    (call("conv3d", BYTES, INTEGERS, factors=B), r"expected a number for each of 3 channels, found @b: f32\[2\]"),
+    (call("conv3d", X, THREE, zero=1), r"expected zero within 0..0 for f32\[3, z, y, x\], found 1"),
+    (call("conv3d", X, THREE, zero=256, result="u8"), r"expected zero within 0..255 for u8\[3, z, y, x\], found 256"),
+    (call("cast", X, to="u8"), r"expected by for f32\[3, z, y, x\] and u8\[3, z, y, x\], found none: give a number"),
+    (call("cast", X, by=BY, to="bf16"), r"expected no by for f32\[3, z, y, x\] and bf16\[3, z, y, x\], found @by"),
+    (call("relu", BYTES), r"expected numbers that stand for themselves, found %q: u8\[3, z, y, x\]: cast them to f32"),
 ])
 def test_a_type_error_names_the_layer_and_the_mend(c, message):
     with pytest.raises(IllTyped, match=rf"^conv2a \({c.op}\): {message}"):

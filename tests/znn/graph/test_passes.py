@@ -246,7 +246,7 @@ def test_precision_is_that_of_all_values_and_weights():
     made = check(assign_precision(function, "fp64"))
     assert "f32" not in str(made) and all(w.dtype == np.float64 for w in made.weights.values())
     assert assign_precision(made, "fp32") == function
-    with pytest.raises(GraphError, match="precision: expected one of fp32, fp64, bf16, found 'fp8'"):
+    with pytest.raises(GraphError, match="precision: expected one of fp32, fp64, bf16, int8, found 'fp8'"):
         assign_precision(function, "fp8")
 
 

@@ -21,7 +21,7 @@ from znn.graph.passes.tidy import merge_equal
 PASSES = {f.__name__: f for f in (merge_equal, fold_constants, pool_last, join_sums, fuse)}
 
 
-def stages(function, precision="fp32", without=()):
+def stages(function, precision="fp32", without=(), ranges=None):
     """A function after each pass.
 
     Parameters
@@ -31,6 +31,8 @@ def stages(function, precision="fp32", without=()):
         A key of `precision.DTYPES`.
     without : collection of str
         Passes, keys of `PASSES`, that are not made.
+    ranges : mapping, optional
+        For "int8": as for `quantise.quantise`.
 
     Returns
     -------
@@ -40,7 +42,7 @@ def stages(function, precision="fp32", without=()):
     Raises
     ------
     GraphError
-        If there is no such precision or pass.
+        If there is no such precision or pass, or ranges are missing or too much.
     """
     for name in without:
         if name not in PASSES:
@@ -49,5 +51,5 @@ def stages(function, precision="fp32", without=()):
     for name, apply in PASSES.items():
         if name not in without:
             made[name] = function = apply(function)
-    made["assign_precision"] = assign_precision(function, precision)
+    made["assign_precision"] = assign_precision(function, precision, ranges)
     return made

@@ -17,8 +17,9 @@ transformed them.
 from dataclasses import replace
 
 from znn.graph.ir import Constant, Var, call, let
+from znn.graph.operators import OPERATORS
 from znn.graph.passes.rewriting import Site
-from znn.graph.types import TOGETHER
+from znn.graph.types import TOGETHER, WEIGHTS
 
 
 def narrow(function, dtype):
@@ -30,9 +31,9 @@ def narrow(function, dtype):
         All of it "f32".
     dtype : str
     """
-    together = _classes(function)
-    inner = _inner(function, together)
-    chosen = _element_types(function, together, inner, dtype)
+    together = classes(function)
+    inside = inner(function, together)
+    chosen = element_types(function, together, inside, dtype)
     site, lets = Site(function), []
     known = {key: p for p in function.params for key in (p, (p, "f32"))}
 
@@ -46,7 +47,7 @@ def narrow(function, dtype):
     for each in function.lets:
         name, c = each.var.name, each.call
         if c.op == "conv3d":
-            wanted, w = dtype if name in inner else "f32", c["weight"]
+            wanted, w = dtype if name in inside else "f32", c["weight"]
             c = c.changed(x=operand(c["x"], wanted), weight=Constant(w.name, replace(w.type, dtype=wanted)),
                           onto=c["onto"] and known[c["onto"]], result=dtype if chosen[name] == dtype else None)
         else:
@@ -56,7 +57,7 @@ def narrow(function, dtype):
     return replace(function, lets=tuple(lets), result=known[function.result])
 
 
-def _classes(function):
+def classes(function):
     """For each variable's name the name that stands for all which must have the same elements."""
     above = {p.name: p.name for p in function.params}
 
@@ -73,25 +74,26 @@ def _classes(function):
     return {name: top(name) for name in above}
 
 
-def _inner(function, together):
-    """Names of the convolutions that read neither the input nor a single channel and do not make the result, nor share
-    their weights with one that does."""
-    inputs, result = {together[p.name] for p in function.params}, together[function.result.name]
+def inner(function, together, last=False):
+    """Names of the convolutions that read neither the input nor a single channel and do not make the result, unless
+    the `last` ones are asked for, nor share their weights with one that does."""
+    inputs, result = {together[p.name] for p in function.params}, not last and together[function.result.name]
     convolutions = [each for each in function.lets if each.call.op == "conv3d"]
     outer = {each.call["weight"] for each in convolutions if each.call["x"].type.shape[0] == 1
              or together[each.call["x"].name] in inputs or together[each.var.name] == result}
     return {each.var.name for each in convolutions if each.call["weight"] not in outer}
 
 
-def _element_types(function, together, inner, dtype):
-    """The element type of each variable, by its name."""
+def element_types(function, together, inside, dtype):
+    """The element type of each variable, by its name; `inside` are the names of convolutions that read `dtype`."""
     wide = {together[v.name] for v in (*function.params, function.result)}
     read = set()
     for each in function.lets:
         c, name = each.call, each.var.name
-        if (c.op == "conv3d" and c["onto"] is not None) or _cuts_elements(c, TOGETHER[dtype]):
+        if (c.op == "conv3d" and c["onto"] is not None) or _cuts_elements(c, TOGETHER[dtype]) or (
+                dtype in WEIGHTS and OPERATORS[c.op].pointwise):
             wide.add(together[name])
-        if name in inner:
+        if name in inside:
             read.add(together[c["x"].name])
     return {name: dtype if of in read - wide else "f32" for name, of in together.items()}
 

@@ -6,13 +6,13 @@ import numpy as np
 from znn.graph.errors import GraphError
 from znn.graph.ir import Constant, Var, let
 from znn.graph.passes.narrow import narrow
+from znn.graph.passes.quantise import quantise
 
-DTYPES = {"fp32": "f32", "fp64": "f64", "bf16": "f32"}  # of what comes in and goes out
-NARROW = {"bf16": "bf16"}                               # of what lies between, where it is another
-ARRAYS = {"f32": np.float32, "f64": np.float64, "bf16": np.uint32}
+DTYPES = {"fp32": "f32", "fp64": "f64", "bf16": "f32", "int8": "f32"}  # of what comes in and goes out
+ARRAYS = {"f32": np.float32, "f64": np.float64, "bf16": np.uint32, "u8": np.uint32, "i8": np.int8}
 
 
-def assign_precision(function, precision):
+def assign_precision(function, precision, ranges=None):
     """With one element type for all values and weights, or a narrow one between the first and last convolutions.
 
     Parameters
@@ -20,16 +20,24 @@ def assign_precision(function, precision):
     function : Function
     precision : str
         A key of `DTYPES`.
+    ranges : mapping, optional
+        For "int8" and for nothing else: see `quantise`.
 
     Raises
     ------
     GraphError
-        If there is no such precision.
+        If there is no such precision, or ranges are missing or too much.
     """
     if precision not in DTYPES:
         raise GraphError(f"precision: expected one of {', '.join(DTYPES)}, found {precision!r}: choose one of these")
+    if (precision == "int8") != (ranges is not None):
+        raise GraphError(f"precision {precision}: expected {'' if ranges is None else 'no '}ranges or samples, found "
+                         f"{'none' if ranges is None else 'some'}: int8, and nothing else, is calibrated, as by "
+                         'znn.compile(net, "int8", samples=[...])')
     whole = _in_one(function, DTYPES[precision])
-    return narrow(whole, NARROW[precision]) if precision in NARROW else whole
+    if precision == "int8":
+        return quantise(whole, ranges)
+    return narrow(whole, precision) if precision == "bf16" else whole
 
 
 def _in_one(function, dtype):
