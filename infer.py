@@ -15,6 +15,7 @@ from conf.entry import command
 from data import Standardisation, Volume, standardised
 from models import zoo
 from znn.pipeline import engine
+from znn.pipeline.averaging import passes
 from znn.pipeline.checkpoint import load_stages
 from znn.pipeline.errors import Interrupted, NonFiniteMap
 from znn.pipeline.interruption import watched
@@ -22,7 +23,6 @@ from znn.pipeline.memory import GB, peak_memory
 from znn.pipeline.meter import Meter
 from znn.pipeline.output import check_output, infer_to_file
 from znn.pipeline.partial import partial_path
-from znn.pipeline.planning import plan
 from znn.pipeline.prediction import (
     block_budget,
     calibration,
@@ -56,8 +56,8 @@ def main(settings):
     image = standardised(raw, Standardisation.from_dict(meta["normalisation"]))
     digest = sha256(settings.checkpoint)
     budget = block_budget(stages, settings)
-    work = plan(stages, image, region, budget)
-    voxels = sum(stage.region.size for stage in work)
+    work = passes(stages, image, region, budget, settings.averaging)
+    voxels = sum(stage.region.size for each in work for stage in each.stages)
     with stoppable(settings.output) as interruption, of_checkpoint(settings.checkpoint):
         calibrated = calibration(settings, stages, image, region, budget, meta["recursion_scaling"],
                                  interruption.check)
@@ -69,7 +69,7 @@ def main(settings):
                 dataset=settings.output_dataset, region=region, uint8=settings.uint8, overwrite=settings.overwrite,
                 attributes=provenance(raw, settings, meta, stages, digest, calibrated), resume=settings.resume,
                 memory_budget=budget, recursion_scaling=meta["recursion_scaling"], progress=meter,
-                prepare=preparation(settings, interruption.check, stages, calibrated))
+                prepare=preparation(settings, interruption.check, stages, calibrated), averaging=settings.averaging)
     summarise(result, meter, settings, time.perf_counter() - started)
 
 

@@ -8,7 +8,8 @@ All searches have the same space, generator and measuring.  A run of one has a s
 seconds for everything it does, as in tune.py: planning, compiling, checking and measuring in three quarters of them,
 the rest to measure its best few again beside the default and choose (`znn.tuner.settling`).  Every run is a line of the
 file, and what the file has is not run again.  When all runs of a workload are there, what they chose, and every
-schedule that was the best so far of one, is measured again, in turn with the default; only these times count.
+schedule that was the best so far of one, is measured again twice, in turn with the default.  The first of these times
+says which is the best known, and only the second ones count: the luckiest of many is not as good as it looked.
 
 The table has the share of the best known schedule (least time known by the schedule's): for each workload the median
 over seeds, then the geometric mean over workloads, of what runs of so many seconds chose, and of what was the best
@@ -40,6 +41,7 @@ MEASUREMENTS = 10, 30
 # searches that choose without measuring, too
 ALONE = {"recipe": lambda problem, seed: recipe.best(problem), "policy": policy.best}
 LEAVE_OUT = ("exhaustive",)      # ends only in small spaces
+AGAIN = 2                        # times that schedules are measured again
 TURN = 16                        # schedules that are measured again together
 SPREAD, PATIENCE = 0.01, 0.25    # of that
 COLOURS = 20                     # of the picture's lines
@@ -93,8 +95,8 @@ def again(problem, texts):
 
 
 class Runs:
-    """The lines of a file: runs by (workload, search, seed, seconds), what they chose, and times measured again by
-    workload."""
+    """The lines of a file: runs by (workload, search, seed, seconds), what they chose, and times measured again, a
+    list for each schedule, by workload."""
 
     def __init__(self, path):
         self.path, self.runs, self.chosen, self.ratios = Path(path), {}, {}, {}
@@ -115,11 +117,13 @@ class Runs:
         """Every schedule that was chosen or the best so far of a run, and is not measured again."""
         bests = dict.fromkeys(self.chosen[workload, *key] for key in self.of(workload))
         bests |= dict.fromkeys(s for found in self.of(workload).values() for _, _, s in improvements(found))
-        return [s for s in bests if s not in self.ratios.get(workload, {})]
+        return [s for s in bests if len(self.ratios.get(workload, {}).get(s, ())) < AGAIN]
 
     def _keep(self, entry):
         if "ratios" in entry:
-            self.ratios.setdefault(entry["workload"], {}).update(entry["ratios"])
+            known = self.ratios.setdefault(entry["workload"], {})
+            for schedule, ratio in entry["ratios"].items():
+                known.setdefault(schedule, []).append(ratio)
         else:
             key = entry["workload"], entry["search"], entry["seed"], entry["seconds"]
             self.runs[key], self.chosen[key] = entry["found"], entry["chosen"]
@@ -162,12 +166,12 @@ def reached(runs, workload, had):
     had : callable
         ``had(key, found)`` is the schedule, None to leave the run out; key is (search, seed, seconds).
     """
-    ratios = {s: r for s, r in runs.ratios[workload].items() if r is not None}
-    best, out = min([1.0, *ratios.values()]), defaultdict(list)
+    ratios = {s: r[:AGAIN] for s, r in runs.ratios[workload].items() if None not in r}
+    best, out = ratios[min(ratios, key=lambda s: ratios[s][0])][-1], defaultdict(list)
     for key, found in runs.of(workload).items():
         schedule = had((workload, *key), found)
         if schedule is not None:
-            out[key[0]].append(best / ratios.get(schedule, 1.0))
+            out[key[0]].append(best / ratios[schedule][-1] if schedule in ratios else best)
     return out
 
 

@@ -5,6 +5,7 @@ import numpy as np
 
 from data.errors import WrongSetting
 from data.roi import Roi, triple
+from data.volume import Volume
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,46 @@ class Orientation:
     def undo(self, array):
         """The inverse of `apply`."""
         return Orientation(self.flip_zyx).apply(array.swapaxes(-1, -2) if self.transpose else array)
+
+    def move(self, roi, shape):
+        """Where `apply` takes the region `roi` of an array of `shape`."""
+        return self._swapped(self._flipped(roi, shape))
+
+    def back(self, roi, shape):
+        """The inverse of `move`; `shape` is still that of the array before."""
+        return self._flipped(self._swapped(roi), shape)
+
+    def _flipped(self, roi, shape):
+        begin = (n - e if flip else b for b, e, n, flip in zip(roi.begin, roi.end, shape, self.flip_zyx))
+        return Roi(tuple(begin), roi.shape)
+
+    def _swapped(self, roi):
+        return Roi(self.swap(roi.begin), self.swap(roi.shape))
+
+    def swap(self, values):
+        """Three values (z, y, x), the last two changed over where `apply` swaps their axes."""
+        z, y, x = values
+        return (z, x, y) if self.transpose else (z, y, x)
+
+
+def oriented(volume, orientation):
+    """What `orientation.apply` makes of a volume: a lazy Volume, read like any other."""
+    if orientation == Orientation():
+        return volume
+    resolution = orientation.swap(volume.resolution_zyx) if volume.resolution_known else None
+    return Volume(_Oriented(volume, orientation), resolution, name=volume.name)
+
+
+class _Oriented:
+    """What Volume slices: another volume, turned when read."""
+
+    def __init__(self, volume, orientation):
+        self.volume, self.orientation = volume, orientation
+        self.shape, self.dtype = orientation.swap(volume.shape), volume.dtype
+
+    def __getitem__(self, slices):
+        roi = Roi.between([s.start for s in slices], [s.stop for s in slices])
+        return self.orientation.apply(self.volume.read(self.orientation.back(roi, self.volume.shape)))
 
 
 @dataclass(frozen=True)
@@ -54,7 +95,7 @@ class Geometry:
 
     def oriented(self, orientation):
         """The geometry to read, so that `orientation.apply` makes this one of it."""
-        swap = (lambda t: (t[0], t[2], t[1])) if orientation.transpose else tuple
+        swap = orientation.swap
         before = tuple(a if flip else b
                        for a, b, flip in zip(swap(self.after), swap(self.before), orientation.flip_zyx))
         return Geometry(swap(self.input_shape), swap(self.output_shape), before)

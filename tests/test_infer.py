@@ -18,6 +18,7 @@ from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, tiny, whole
 from znn import __version__
 from znn.graph.compiled import Compiled, has_instruction
 from znn.pipeline import checkpoint, prediction
+from znn.pipeline.inference import infer_array
 from znn.pipeline.output import BOUNDARY
 from znn.runtime import prepared
 
@@ -113,6 +114,17 @@ def test_precision_bf16_is_close_and_for_compiled_networks(folder, monkeypatch):
                                (["precision=int8", "engine=torch"], "expected fp32 where networks are not compiled")):
         with pytest.raises(SystemExit, match=message):
             command(monkeypatch, *overrides, output="other.h5")
+
+
+def test_the_mean_over_orientations(folder, monkeypatch):
+    command(monkeypatch, averaging="8")
+    values, attributes = read()
+    image = standardised(Volume.open("stack.h5"), Standardisation("section")).read()
+    expected = infer_array([tiny(), tiny(2, seed=1)], image, averaging=8)
+    np.testing.assert_allclose(values, expected, atol=1e-5)
+    assert attributes["averaging"] == 8
+    with pytest.raises(SystemExit, match="averaging: expected one of 1, 8, 16, found 2"):
+        command(monkeypatch, output="other.h5", averaging="2")
 
 
 def test_precision_int8_calibrates_itself_and_says_what_it_changed(folder, monkeypatch, capsys):

@@ -83,7 +83,7 @@ class _Tracer(fx.Tracer):
     """Follows `forward` down to the layers that have a converter, and to torch's own, which a message can name."""
 
     def __init__(self):
-        super().__init__(autowrap_modules=(math, nn))
+        super().__init__(autowrap_modules=(math, nn, nn.modules))
 
     def nodes_of(self, net, name):
         """What `forward` does, in order; the last node is the output."""

@@ -56,7 +56,7 @@ class Interrupted(PipelineError):
 def one_of(what, value, choices):
     """Raise `WrongSetting` unless `value` is one of `choices`."""
     if value not in choices:
-        raise WrongSetting(f"{what}: expected one of {', '.join(choices)}, found {value!r}")
+        raise WrongSetting(f"{what}: expected one of {', '.join(map(str, choices))}, found {value!r}")
 
 
 def not_negative(what, value):

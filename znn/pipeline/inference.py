@@ -8,6 +8,7 @@ the result does not depend on how the volume was cut::
         +--> stage 1 --> map, 2 p - 1 ---+        each map is finished over its region before the next stage begins
 """
 import contextlib
+import functools
 
 import numpy as np
 import torch
@@ -15,13 +16,14 @@ import torch
 from data.normalise import SCALINGS, scaled_map
 from data.volume import Volume
 from znn import nn
+from znn.pipeline.averaging import Share, passes
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, NonFiniteMap, one_of
 from znn.pipeline.memory import GB
-from znn.pipeline.planning import field_of_view, named, plan
+from znn.pipeline.planning import field_of_view, named
 
 
 def infer_volume(networks, image, store=None, region=None, memory_budget=GB, recursion_scaling="fixed", progress=None,
-                 prepare=None):
+                 prepare=None, averaging=1):
     """The boundary map of a volume.
 
     Parameters
@@ -43,6 +45,8 @@ def infer_volume(networks, image, store=None, region=None, memory_budget=GB, rec
         earlier run.
     prepare : callable, optional
         ``prepare(network)`` is called in a network's place, as that of `znn.compile`; default the network itself.
+    averaging : int
+        Over how many orientations maps are averaged, see `znn.pipeline.averaging`.
 
     Returns
     -------
@@ -52,10 +56,11 @@ def infer_volume(networks, image, store=None, region=None, memory_budget=GB, rec
 
     Raises
     ------
-    CheckpointError, UndefinedVolume, BudgetTooSmall, NonFiniteMap
+    CheckpointError, UndefinedVolume, BudgetTooSmall, NonFiniteMap, WrongSetting
     """
     one_of("recursion_scaling", recursion_scaling, SCALINGS)
-    return run(plan(networks, image, region, memory_budget), image, store, recursion_scaling, progress, prepare)
+    work = passes(networks, image, region, memory_budget, averaging)
+    return run(work, image, store, recursion_scaling, progress, prepare)
 
 
 def infer_array(networks, array, **options):
@@ -63,16 +68,29 @@ def infer_array(networks, array, **options):
     return infer_volume(networks, Volume.from_array(array), **options).read()
 
 
-def run(stages, image, store=None, recursion_scaling="fixed", progress=None, prepare=None):
-    """Do what `plan` has planned; parameters and result as in `infer_volume`."""
+def run(work, image, store=None, recursion_scaling="fixed", progress=None, prepare=None):
+    """Do what `averaging.passes` has planned; parameters and result as in `infer_volume`."""
     store = MemoryStore() if store is None else store
-    sources = [(image, image.roi.begin)]
-    for stage in stages:
-        kept = store.stage(stage)
-        _run_stage(stage, sources, kept, progress or _silent, prepare)
-        result = image.crop(stage.region).over(kept.values, f"map of {stage.name}")
-        sources = [sources[0], (scaled_map(result, recursion_scaling), stage.region.begin)]
-    return result
+    prepare = functools.cache(prepare or _itself)
+    region, total = work[0].stages[-1].region, None
+    for number, each in enumerate(work):
+        sources = [(each.image, each.image.roi.begin)]
+        for stage in each.stages[:-1]:
+            kept = store.stage(stage, number)
+            _run_stage(stage, sources, kept, progress or _silent, prepare)
+            result = each.image.crop(stage.region).over(kept.values, f"map of {stage.name}")
+            sources = [sources[0], (scaled_map(result, recursion_scaling), stage.region.begin)]
+        last = each.stages[-1]
+        divisor = len(work) if each is work[-1] else 1
+        share = Share(store.stage(last, number, region.shape), total, each.orientation, divisor)
+        _run_stage(last, sources, share, progress or _silent, prepare)
+        total = share.values
+    return image.crop(region).over(total, f"map of {last.name}")
+
+
+def _itself(network):
+    """What runs a network where nothing is prepared."""
+    return network
 
 
 def _silent(stage, voxels, kept):
@@ -82,7 +100,7 @@ def _silent(stage, voxels, kept):
 def _run_stage(stage, sources, kept, progress, prepare):
     """Compute the blocks that are not done, each from `sources`: (volume, its first voxel in the image)."""
     with evaluating(stage.network), nn.memory_at_most(stage.budget):
-        network = stage.network if prepare is None or np.all(kept.done) else prepare(stage.network)
+        network = None if np.all(kept.done) else prepare(stage.network)
         for i, block in enumerate(stage.blocks(kept.block_shape)):
             if kept.done[i]:
                 progress(stage.name, block.write.size, True)
@@ -156,9 +174,12 @@ def warm_up(networks):
 class MemoryStore:
     """Keeps maps in memory."""
 
-    def stage(self, stage):
-        """Where the map of a stage goes; nothing of it is done yet."""
-        return MemoryMap(stage)
+    def stage(self, stage, number=0, shape=None):
+        """Where the map of a stage goes in the pass of that number; nothing of it is done yet.
+
+        `shape` is that of the map where it is not the one of the stage's region.
+        """
+        return MemoryMap(stage, shape or stage.region.shape)
 
 
 class MemoryMap:
@@ -173,8 +194,8 @@ class MemoryMap:
         For each block in raster order, whether it is finished.
     """
 
-    def __init__(self, stage):
-        self.values = np.zeros(stage.region.shape, np.float32)
+    def __init__(self, stage, shape):
+        self.values = np.zeros(shape, np.float32)
         self.block_shape = stage.block_shape
         self.done = np.zeros(len(stage.blocks()), bool)
 

@@ -19,9 +19,9 @@ class KnownMaps(MemoryStore):
     def __init__(self, known):
         self.known = known
 
-    def stage(self, stage):
+    def stage(self, stage, number=0, shape=None):
         """Where the map of a stage goes, all done when it is known."""
-        kept = super().stage(stage)
+        kept = super().stage(stage, number, shape)
         if stage.name in self.known:
             kept.values = self.known[stage.name].read(stage.region)
             kept.done[:] = True

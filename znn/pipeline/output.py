@@ -11,11 +11,11 @@ from data.files import replacing
 from data.roi import Roi, blocks
 from data.volume import Volume
 from data.writing import CHUNK
+from znn.pipeline.averaging import passes
 from znn.pipeline.errors import OutputExists, OutputNotWritable
 from znn.pipeline.inference import run
 from znn.pipeline.memory import GB
 from znn.pipeline.partial import PartialFile, partial_path
-from znn.pipeline.planning import plan
 
 BOUNDARY = "volumes/predictions/boundary"
 MEANING = "probability of boundary: 1 = membrane, 0 = inside a cell"
@@ -60,8 +60,8 @@ def check_output(path, overwrite=False, inputs=()):
                                 "output=") from error
 
 
-def check_space(path, stages, itemsize):
-    """Make sure that the maps of all stages and the finished file fit the disk, less what a partial file holds already.
+def check_space(path, work, itemsize):
+    """Make sure that all maps and the finished file fit the disk, less what a partial file holds already.
 
     Raises
     ------
@@ -69,28 +69,29 @@ def check_space(path, stages, itemsize):
     """
     held = partial_path(path)
     held_bytes = held.stat().st_blocks * 512 if held.exists() else 0
-    maps = sum(stage.region.size for stage in stages) * 4
-    need = max(0, maps - held_bytes) + stages[-1].region.size * itemsize
+    result = work[0].stages[-1].region.size
+    earlier = sum(stage.region.size for each in work for stage in each.stages[:-1])
+    need = max(0, 4 * (earlier + min(2, len(work)) * result) - held_bytes) + result * itemsize
     free = shutil.disk_usage(Path(path).parent).free
     if need > free:
-        raise OutputNotWritable(f"{path}: needs {need / GB:.3g} GB of disk for the maps of {len(stages)} stage(s) and "
-                                f"the finished file, found {free / GB:.3g} GB free; make space, or choose another "
-                                "output=")
+        raise OutputNotWritable(f"{path}: needs {need / GB:.3g} GB of disk for the maps of {len(work[0].stages)} "
+                                f"stage(s) and the finished file, found {free / GB:.3g} GB free; make space, or "
+                                "choose another output=")
 
 
 def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, attributes=None, region=None,
                   uint8=False, overwrite=False, resume=True, memory_budget=GB, recursion_scaling="fixed",
-                  progress=None, prepare=None):
+                  progress=None, prepare=None, averaging=1):
     """The boundary map of a volume as a file; a run that was killed goes on where it was, to the same file.
 
     Parameters
     ----------
-    networks, image, region, memory_budget, recursion_scaling, progress, prepare
+    networks, image, region, memory_budget, recursion_scaling, progress, prepare, averaging
         See `inference.infer_volume`.
     path : str or Path
     about : dict
         JSON values that identify networks and image; what is kept of an earlier run must agree in all of them.
-        Region and scaling are added here.
+        Region, scaling and averaging are added here.
     inputs : sequence of path
         Files that must not be written over.
     dataset : str
@@ -112,13 +113,14 @@ def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, 
     OutputExists, OutputNotWritable, PartialMismatch, and those of `inference.infer_volume`
     """
     check_output(path, overwrite, inputs)
-    stages = plan(networks, image, region, memory_budget)
-    check_space(path, stages, 1 if uint8 else 4)
+    work = passes(networks, image, region, memory_budget, averaging)
+    check_space(path, work, 1 if uint8 else 4)
+    stages = work[0].stages
     last = stages[-1]
     about = dict(about) | {"stages": [stage.name for stage in stages], "recursion_scaling": recursion_scaling,
-                           "region": [list(last.region.begin), list(last.region.end)]}
-    with PartialFile(partial_path(path), stages, about, resume) as partial:
-        result = run(stages, image, partial, recursion_scaling, progress, prepare)
+                           "averaging": averaging, "region": [list(last.region.begin), list(last.region.end)]}
+    with PartialFile(partial_path(path), work, about, resume) as partial:
+        result = run(work, image, partial, recursion_scaling, progress, prepare)
         shape_notes = {"block_shape": partial.stage(last).block_shape, "context": np.array(last.context)}
         write_map(path, dataset, result, uint8, shape_notes | dict(attributes or {}))
     partial_path(path).unlink()

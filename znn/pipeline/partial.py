@@ -3,9 +3,11 @@
 ::
 
     <output>.partial            attributes: format, about (JSON: checkpoint, input, settings)
-      <stage>/map               (Z, Y, X) float32
-      <stage>/done              a byte a block, in raster order; attribute block_shape
+      <pass>/<stage>/map        (Z, Y, X) float32
+      <pass>/<stage>/done       a byte a block, in raster order; attribute block_shape
 
+There is a pass for each orientation that is averaged, 0, 1, ... The map of its last stage is the sum of the passes so
+far; it takes the place of the last but one, which is needed no more, so there are two of them however many passes.
 All datasets are contiguous and allocated when the file is made, under another name. From then on only values change
 and never the structure of the file, so a process that is killed at any moment leaves a file that opens. A block is
 marked as done after its values have reached the disk.
@@ -21,7 +23,7 @@ import numpy as np
 from data.files import replacing
 from znn.pipeline.errors import OutputNotWritable, PartialMismatch
 
-FORMAT = "znn-partial-1"
+FORMAT = "znn-partial-2"
 BUDGET_SLACK = 1.25       # what the process holds varies a little from run to run; recorded blocks may exceed by this
 
 
@@ -46,7 +48,7 @@ class PartialFile:
     Parameters
     ----------
     path : Path
-    stages : list of planning.Stage
+    work : list of averaging.Pass
     about : dict
         JSON values that say what the maps are computed from; all of them must agree to go on.
     resume : bool
@@ -60,10 +62,10 @@ class PartialFile:
         If the file cannot be made, or another process writes it.
     """
 
-    def __init__(self, path, stages, about, resume=True):
+    def __init__(self, path, work, about, resume=True):
         self.path = Path(path)
         if not (resume and self.path.exists()):
-            _make(self.path, stages, about)
+            _make(self.path, work, about)
         self.file = _open(self.path)
         try:
             self._check(about)
@@ -76,7 +78,7 @@ class PartialFile:
 
     def __exit__(self, kind, error, trace):
         """Close; where the work failed before its first block was done, nothing is left behind."""
-        empty = not any(group["done"][()].any() for group in self.file.values())
+        empty = not any(group["done"][()].any() for group in self.file["0"].values())
         self.file.close()
         if error is not None and empty:
             self.path.unlink()
@@ -94,12 +96,12 @@ class PartialFile:
                                   f"{'; '.join(other)}. Run it with its own settings, or say resume=false to discard "
                                   "it")
 
-    def stage(self, stage):
-        """The map of a stage, with the blocks that are done already.
+    def stage(self, stage, number=0, shape=None):
+        """The map of a stage in the pass of that number, with the blocks that are done already.
 
         The blocks are those recorded. Where they no longer fit the memory budget the stage begins anew with smaller.
         """
-        group = self.file[stage.name]
+        group = self.file[f"{number}/{stage.name}"]
         recorded = tuple(int(n) for n in group["done"].attrs["block_shape"])
         if not group["done"][()].all() and stage.bytes_of(recorded) > BUDGET_SLACK * stage.budget:
             del group["done"]
@@ -134,13 +136,19 @@ class PartialMap:
         os.fsync(file.id.get_vfd_handle())
 
 
-def _make(path, stages, about):
+def _make(path, work, about):
     try:
         with replacing(path) as temporary, h5py.File(temporary, "w") as file:
-            for stage in stages:
-                group = file.create_group(stage.name)
-                _allocated(group, "map", stage.region.shape, np.float32)
-                _add_done(group, stage)
+            for number, each in enumerate(work):
+                for stage in each.stages:
+                    group = file.create_group(f"{number}/{stage.name}")
+                    _add_done(group, stage)
+                    if stage is not each.stages[-1]:
+                        _allocated(group, "map", stage.region.shape, np.float32)
+                    elif number < 2:
+                        _allocated(group, "map", work[0].stages[-1].region.shape, np.float32)
+                    else:
+                        group["map"] = file[f"{number - 2}/{stage.name}/map"]
             file.attrs.update({"format": FORMAT, "about": json.dumps(about)})
     except OSError as error:
         raise OutputNotWritable(f"{path}: cannot write here ({error}); check that the folder may be written to and "

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from data.roi import Roi, blocks
 from znn import __version__, nn
 from znn.graph.compiled import compile, has_instruction
+from znn.pipeline.averaging import AVERAGES
 from znn.pipeline.calibration import Calibration, calibrate
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, UndefinedVolume, WrongSetting, not_negative, one_of
 from znn.pipeline.inference import warm_up
@@ -51,6 +52,9 @@ class InferenceSettings:
         Run networks as `znn.compile` makes them; false walks through their layers, as plain PyTorch always does.
     precision : str
         Of compiled networks, a key of `PRECISIONS`.
+    averaging : int
+        Over how many orientations of the volume maps are averaged, one of `averaging.AVERAGES`: 8 are the flips and
+        the transpose of the sections, 16 these with z flipped too. It takes so many times as long.
     int8_tolerance : float
         With precision int8: how much the map may differ from that in float32, on average over sampled blocks.
     """
@@ -70,9 +74,11 @@ class InferenceSettings:
     memory_budget_gb: float = 2.0
     compiled: bool = True
     precision: str = "fp32"
+    averaging: int = 1
     int8_tolerance: float = 0.01
 
     def __post_init__(self):
+        one_of("averaging", self.averaging, AVERAGES)
         one_of("precision", self.precision, PRECISIONS)
         not_negative("int8_tolerance", self.int8_tolerance)
         if not all(part.strip() not in ("", ".", "..") for part in self.output_dataset.strip("/").split("/")):
@@ -214,6 +220,7 @@ def provenance(volume, settings, meta, stages, checkpoint_sha256, calibrated=Non
         "source": volume.name, "checkpoint": str(settings.checkpoint), "checkpoint_sha256": checkpoint_sha256,
         "version": __version__, "engine": nn.current_engine(), "normalisation": json.dumps(meta["normalisation"]),
         "recursion_scaling": meta["recursion_scaling"], "stages": json.dumps(ran),
+        "averaging": settings.averaging,
         "config": json.dumps(asdict(settings), default=str), "training_config": json.dumps(meta.get("config", {})),
     } | ({} if meta.get("threshold") is None or ran != meta["stages"] else {"threshold": meta["threshold"]}) | {
         key: json.dumps(value) for key, value in _of_calibration(calibrated).items()}

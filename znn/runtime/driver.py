@@ -1,4 +1,6 @@
 """The parallel loop around generated kernels: compiled by numba once, for all kernels, since addresses are data."""
+import functools
+
 import numba
 import numpy as np
 from llvmlite import ir
@@ -8,7 +10,7 @@ from numba.extending import intrinsic
 
 from znn.runtime.threads import parallel
 
-CHUNKS = 8  # that a thread takes of a launch on average: few enough to share rows in its caches, many enough to balance
+SHARE = 2  # a thread takes its fair share of what is left, divided by this
 
 
 @intrinsic
@@ -25,21 +27,21 @@ def call(typing_context, address, arguments):
 
 
 @intrinsic
-def take(typing_context, counter, many):
-    """Add `many` to the first element of an int64 array, atomically; what it was before."""
+def take(typing_context, counter):
+    """Add one to the first element of an int64 array, atomically; what it was before."""
     def codegen(context, builder, signature, args):
         array = context.make_array(signature.args[0])(context, builder, args[0])
-        return builder.atomic_rmw("add", array.data, args[1], "monotonic")
+        return builder.atomic_rmw("add", array.data, ir.IntType(64)(1), "monotonic")
 
-    return types.int64(types.int64[::1], types.int64), codegen
+    return types.int64(types.int64[::1]), codegen
 
 
-@parallel("void(int64[:, ::1], int64[::1], int64, int64, int64)")
-def _run(pieces, counter, total, chunk, threads):
+@parallel("void(int64[:, ::1], int64[::1], int64[::1], int64)")
+def _run(pieces, bounds, counter, threads):
     for _ in prange(threads):
-        first = take(counter, chunk)
-        while first < total:
-            start, end = first, min(first + chunk, total)
+        chunk = take(counter)
+        while chunk < len(bounds) - 1:
+            start, end = bounds[chunk], bounds[chunk + 1]
             for i in range(len(pieces)):
                 tasks = pieces[i, 5]
                 if start < tasks and end > 0:
@@ -47,7 +49,20 @@ def _run(pieces, counter, total, chunk, threads):
                                         max(start, 0), min(end, tasks)))
                 start -= tasks
                 end -= tasks
-            first = take(counter, chunk)
+            chunk = take(counter)
+
+
+@functools.lru_cache(4096)
+def chunks(tasks, threads):
+    """Where chunks of tasks begin, and where the last one ends; (chunks + 1,), int64.
+
+    The first ones are large, so that a thread finds in its caches the rows that its next task shares, the last ones are
+    single tasks, so that all threads end together (factoring: Hummel et al., CACM 35(8), 1992).
+    """
+    bounds = [0]
+    while bounds[-1] < tasks:
+        bounds.append(bounds[-1] + -(-(tasks - bounds[-1]) // (SHARE * threads)))
+    return np.array(bounds, np.int64)
 
 
 def run(pieces):
@@ -62,8 +77,8 @@ def run(pieces):
         Addresses of a kernel and of its operands, and how many tasks it has.
     """
     table = np.array(pieces, np.int64)
-    total, threads = int(table[:, 5].sum()), numba.get_num_threads()
-    _run(table, np.zeros(1, np.int64), total, max(1, total // (CHUNKS * threads)), threads)
+    threads = numba.get_num_threads()
+    _run(table, chunks(int(table[:, 5].sum()), threads), np.zeros(1, np.int64), threads)
 
 
 @parallel

@@ -275,7 +275,7 @@ def _next(tile, k, grid, source, blocks, counter):
     while True:
         k += 1
         if k >= kz:
-            tile, k = take(counter, 1), 0
+            tile, k = take(counter), 0
         if tile >= total:
             return -1, 0
         _, plane, row, _ = _place(tile, grid, blocks)

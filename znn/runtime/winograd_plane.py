@@ -126,7 +126,7 @@ def _work(grid, source, out, pieces, tasks, code, transforms, bias, zeros, scrat
     v, products = scratch, scratch + kz * of_plane
     waste = products + points * m_step * item  # rows that nobody wants
     rows_at, each = table.ctypes.data, len(tasks) - 1
-    task = take(counter, 1)
+    task = take(counter)
     while task < volumes * planes * each:
         mine = pieces[tasks[task % each]:tasks[task % each + 1]]
         volume, plane = task // each // planes, task // each % planes
@@ -156,7 +156,7 @@ def _work(grid, source, out, pieces, tasks, code, transforms, bias, zeros, scrat
                 _rows_to(table[:my], start + first * item, row, dy, rows, to_y, to_c // item, waste)
                 call(transforms[1], (rows_at, products + lane * item, bias + channel * item, end - first, vectors,
                                      0, wide))
-        task = take(counter, 1)
+        task = take(counter)
 
 
 @njit(nogil=True, inline="always")

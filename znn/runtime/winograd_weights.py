@@ -128,7 +128,7 @@ def _work(grid, x, g, blocks, code, transforms, sums, zeros, scratch, tables, co
             v_rows[s, p] = v + p * of_v + s * v_pitch * item, height * v_pitch
             d_rows[s, p] = d + p * of_d + s * d_pitch * item, height * d_pitch
     groups = len(sums)
-    group = take(counter, 1)
+    group = take(counter)
     while group < groups:
         sums[group] = 0
         for strip in range(group * strips // groups, (group + 1) * strips // groups):
@@ -144,7 +144,7 @@ def _work(grid, x, g, blocks, code, transforms, sums, zeros, scratch, tables, co
                 for p in range(points):
                     call(code[block, count, 0], (sums[group, k, p].ctypes.data, v + p * of_v, d + p * of_d, 0, 0,
                                                  code[block, count, 1]))
-        group = take(counter, 1)
+        group = take(counter)
 
 
 @njit(nogil=True, inline="always")

@@ -1,5 +1,5 @@
 """What a kernel's code will hold and what it will execute, counted before a line of it is written."""
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -14,10 +14,11 @@ def instructions(plan, native):
 
     Compile time follows from it.
     """
-    return int(counted(plan, native, executed=False) @ (1, 1, 1, STORE, LOOP))
+    return int(counted(plan, native)[1] @ (1, 1, 1, STORE, LOOP))
 
 
-def counted(plan, native, executed):
+@lru_cache(128)  # of a plan that is met as a neighbour, then looked at
+def counted(plan, native):
     """Multiplications, loads of a and of b, and stores, in instructions, and turns of loops, that a plan makes.
 
     A loop whose range is not a multiple of its step makes two copies of what is inside it.  A tile loads each operand
@@ -29,12 +30,11 @@ def counted(plan, native, executed):
     plan : Plan
     native : int
         Lanes of a register.
-    executed : bool
-        Whether what is executed is counted, or what is in the code.
 
     Returns
     -------
-    ndarray, (5,)
+    ndarray, (2, 5)
+        What is executed, and what is in the code.
     """
     loops, lanes_from = plan.loops, len(plan.loops) - len(plan.lane_loops)
     summed = [loop.dim in plan.c.reductions for loop in loops]
@@ -61,16 +61,16 @@ def counted(plan, native, executed):
 
     @cache
     def code(k, sizes):
-        out = np.zeros(5)
+        out = np.zeros((2, 5))
         if k == plan.scope:
-            out[3] = costs[OUT] * vectors(plan.tile, sizes, stored)
+            out[:, 3] = costs[OUT] * vectors(plan.tile, sizes, stored)
         if k < plan.tile:
             for n, inside in blocks(k, sizes):
-                times = n if executed else 1
-                out += times * code(k + 1, inside)
-                out[4] += times
+                times = np.array((n, 1))
+                out += times[:, None] * code(k + 1, inside)
+                out[:, 4] += times
         else:
-            out[:3] = (wide * vectors(k, sizes, every), *(costs[t] * vectors(k, sizes, loaded[t]) for t in (A, B)))
+            out[:, :3] = (wide * vectors(k, sizes, every), *(costs[t] * vectors(k, sizes, loaded[t]) for t in (A, B)))
         return out
 
     return code(0, tuple(plan.c.extents.values()))

@@ -37,13 +37,13 @@ def estimates(problem, plan):
     """
     native, threads = problem.lanes, problem.threads or numba.get_num_threads()
     needed, known = math.prod(plan.c.extents.values()) / native, caches()
-    runs = counted(plan, native, executed=True)
+    runs, _ = counted(plan, native)
     wide = -(-plan.lanes // native)
     sums = wide * math.prod(plan.counts[k] for k in range(plan.tile, len(plan.loops))
                             if k not in plan.lane_loops and plan.loops[k].dim not in plan.c.reductions)
     waiting = max(1.0, PORTS * LATENCY / sums)  # for the last multiplication into the same sum
     issued = max(runs[0] * waiting, runs[1] + runs[2], runs @ (1, 1, 1, 1, WIDTH) * PORTS / WIDTH)
-    touched = [footprint(plan, k, problem.dtype.itemsize) for k in range(len(plan.loops) + 1)]
+    touched = footprints(plan, problem.dtype.itemsize)
     fetched = [sum(traffic(plan, touched, room)) for room in (known.l1, known.l2, known.l3)]
     packed = plan.packing.size * plan.tasks if plan.packed == "inside" else 0
     values = [*runs / needed, sums, waiting, max(1.0, (sums + wide + 1) / problem.target.registers),
@@ -53,16 +53,24 @@ def estimates(problem, plan):
     return np.clip(np.log(np.maximum(values, 1e-9)) / _LOG + _ZERO, 0, 2).astype(np.float32)
 
 
-def footprint(plan, k, itemsize):
-    """Bytes of out, a and b that the loops from k on touch."""
-    inside = {}
-    for loop, count in zip(plan.loops[k:], plan.counts[k:]):
+def footprints(plan, itemsize):
+    """Bytes of out, a and b, [out, a, b], that the loops from each on touch; the last entry is of none."""
+    strides = [dict(access.strides) for access in (plan.c.out, plan.c.a, plan.c.b)]
+    inside, found = {}, [[itemsize] * len(strides)]
+    for loop, count in zip(reversed(plan.loops), reversed(plan.counts)):
         inside[loop.dim] = inside.get(loop.dim, 1) * count
-    found = []
-    for access in (plan.c.out, plan.c.a, plan.c.b):
-        strides = [(abs(access.stride(d)), n) for d, n in inside.items() if access.stride(d) and n > 1]
-        found.append(itemsize * min(math.prod(n for _, n in strides), 1 + sum(s * (n - 1) for s, n in strides)))
-    return found
+        found.append([itemsize * _addresses([(abs(of[d]), n) for d, n in inside.items() if of.get(d)])
+                      for of in strides])
+    return found[::-1]
+
+
+def _addresses(steps):
+    """How many elements loops of (stride, count) touch: no more than there are between the first and the last."""
+    places, span = 1, 1
+    for stride, count in steps:
+        places *= count
+        span += stride * (count - 1)
+    return min(places, span)
 
 
 def traffic(plan, footprints, room):

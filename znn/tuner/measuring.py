@@ -29,7 +29,7 @@ REFERENCE_STEPS = 10_000  # of the reference: half a millisecond, in which start
 SHORTEST = 500e-6         # seconds that are timed at once; shorter kernels are run several times
 PEAK_ROUNDS = 51
 GROWTH = 10               # at most, of repeats at once
-HOPELESS, HOPELESS_ROUNDS = 1.3, 3  # times as long as the first, so often: slower for sure
+LOST, LOST_ROUNDS = 1.1, 3  # times as long as the best so far, so often: slower for sure
 
 
 class Measurer:
@@ -48,7 +48,7 @@ class Measurer:
     def __init__(self, table=None, spread=0.02, patience=0.2):
         self.table = Table() if table is None else table
         self._spread, self._patience = spread, patience
-        self._bench, self._references = None, {}
+        self._bench, self._references, self._least = None, {}, {}
 
     def measure(self, problem, schedule):
         """The result of a schedule, from the table if it is there.
@@ -72,6 +72,7 @@ class Measurer:
             with _circumstances(problem):
                 known = self._beside_the_start(problem, schedule) if schedule != problem.start else self._start(problem)
             self.table.add(problem, schedule, known)
+        self._least[problem] = min(known.seconds, self._least.get(problem, math.inf))
         return known
 
     def again(self, problem, schedules, spread=0.005, patience=2.0):
@@ -93,11 +94,11 @@ class Measurer:
         except (IllegalSchedule, Incorrect, RuntimeError) as error:
             return None, Result(failure=" ".join(str(error).split()))
 
-    def _results(self, problem, kernels, spread, patience):
-        """Results of kernels, all in turn."""
+    def _results(self, problem, kernels, spread, patience, lost=math.inf):
+        """Results of kernels, all in turn; `lost` as for `rounds`."""
         reference, rate = self._reference(problem)
         with pinned(reference[0], numba.get_num_threads()):
-            found = rounds(kernels, reference, spread, patience)
+            found = rounds(kernels, reference, spread, patience, lost)
         shares = [statistics.median(ratios) * problem.flops for ratios in found]
         return [Result(problem.flops / (share * rate), share, relative_error(ratios))
                 for share, ratios in zip(shares, found)]
@@ -111,7 +112,8 @@ class Measurer:
         kernel, failed = self._built(problem, schedule)
         if failed:
             return failed
-        old, new = self._results(problem, [self._on(problem).start, kernel], self._spread, self._patience / 2)
+        old, new = self._results(problem, [self._on(problem).start, kernel], self._spread, self._patience / 2,
+                                 LOST * self._least[problem] / start.seconds)
         return replace(new, seconds=start.seconds * new.seconds / old.seconds,
                        share=start.share * new.share / old.share)
 
@@ -133,7 +135,7 @@ class Measurer:
         return self._references[key]
 
 
-def rounds(kernels, reference, spread, patience):
+def rounds(kernels, reference, spread, patience, lost=math.inf):
     """For each kernel the seconds that the reference takes for an operation by those of the kernel, in every round.
 
     Parameters
@@ -143,10 +145,11 @@ def rounds(kernels, reference, spread, patience):
     reference : (callable, int)
         And its operations.
     spread : float
-        Rounds end when the relative standard errors of all medians are below, but not before there are `FEWEST`, unless
-        the second of two kernels is slower for sure.
+        Rounds end when the relative standard errors of all medians are below, but not before there are `FEWEST`.
     patience : float
         Seconds for each kernel, after which they end as well; one kernel alone that takes as long is run once.
+    lost : float
+        They end after `LOST_ROUNDS` rounds in which the second of two kernels took so many times as long as the first.
 
     Returns
     -------
@@ -166,7 +169,7 @@ def rounds(kernels, reference, spread, patience):
             seconds = _timed(kernel, times) / times
             found.append(_timed(run) / operations / seconds)
         done = len(ratios[0])
-        if done >= min(fewest, HOPELESS_ROUNDS) and len(kernels) == 2 and _hopeless(*ratios):
+        if done >= min(fewest, LOST_ROUNDS) and len(kernels) == 2 and all(lost * b < a for a, b in zip(*ratios)):
             return ratios
         if done >= fewest and (done >= MOST or time.perf_counter() > end
                                or max(map(relative_error, ratios)) < spread):
@@ -179,11 +182,6 @@ def _repeats(kernel, seconds):
     while times > 1 and (took := _timed(kernel, times)) < SHORTEST / 2:
         times = math.ceil(times * min(SHORTEST / took, GROWTH))
     return times
-
-
-def _hopeless(first, second):
-    """Whether the second of two kernels was so much slower in every round that more of them are not worth it."""
-    return all(HOPELESS * there < here for here, there in zip(first, second))
 
 
 def relative_error(values):

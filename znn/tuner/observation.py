@@ -26,6 +26,7 @@ PACKINGS = (None, "before", "inside")
 FEATURES = ("cursor", "steps", "step", "range", "tail", "reduction", *("/".join(names) for names in KINDS),
             *(mark or "plain" for mark in MARKS), "packed", "scope", "tile", *(f"bytes {t}" for t in ("out", "a", "b")),
             *(f"stride {t} {i}" for t in ("out", "a", "b") for i in range(BINS)))
+HISTOGRAMS = FEATURES.index("stride out 0")
 CIRCUMSTANCES = ("lanes", "registers", "l1", "l2", "l3", "threads", "itemsize", "packed no", "packed before",
                  "packed inside", "accumulate", "bias", "activation", "own tasks", "calls")
 SIZE = MAX_LOOPS * (len(FEATURES) + 1) + len(CIRCUMSTANCES) + len(ESTIMATES)
@@ -67,19 +68,19 @@ def loop_rows(state, plan):
     """Features of the loops of a state whose schedule's plan this is, (loops, len(FEATURES)), float32."""
     problem, schedule = state.problem, state.schedule
     contraction, ranges = problem.contraction, schedule.ranges(problem.contraction)
-    inside, rows = dict(contraction.extents), []
+    inside, rows = dict(contraction.extents), np.zeros((len(ranges), len(FEATURES)), np.float32)
     pack = len(plan.loops) if plan.pack is None else plan.pack
     for k, (loop, size) in enumerate(zip(schedule.loops, ranges)):
         inside[loop.dim] = loop.step
-        strides = [abs(plan.advance[t][k if k + 1 < len(ranges) else -1]) for t in TENSORS]
-        rows.append([k == state.cursor, _log(-(-size // loop.step)), _log(loop.step), _log(size),
-                     size % loop.step / loop.step, loop.dim in contraction.reductions,
-                     *(loop.dim in names for names in KINDS), *(loop.mark == mark for mark in MARKS),
-                     k >= pack, k >= plan.scope, k >= plan.tile,
-                     *(_touched(access, inside, problem.dtype) for access in (contraction.out, contraction.a,
-                                                                              contraction.b)),
-                     *(bin == _bin(stride) for stride in strides for bin in range(BINS))])
-    return np.array(rows, np.float32).reshape(-1, len(FEATURES))
+        rows[k, :HISTOGRAMS] = [
+            k == state.cursor, _log(-(-size // loop.step)), _log(loop.step), _log(size), size % loop.step / loop.step,
+            loop.dim in contraction.reductions, *(loop.dim in names for names in KINDS),
+            *(loop.mark == mark for mark in MARKS), k >= pack, k >= plan.scope, k >= plan.tile,
+            *(_touched(access, inside, problem.dtype) for access in (contraction.out, contraction.a, contraction.b))]
+        for i, tensor in enumerate(TENSORS):
+            stride = abs(plan.advance[tensor][k if k + 1 < len(ranges) else -1])
+            rows[k, HISTOGRAMS + i * BINS + _bin(stride)] = 1
+    return rows
 
 
 def circumstances(problem):

@@ -1,6 +1,6 @@
 """What is tuned: a contraction in the circumstances in which it runs, and which schedules of it are possible there."""
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import llvmlite.binding as llvm
 import numba
@@ -12,6 +12,7 @@ from znn.loops import Contraction, IllegalSchedule, Schedule
 from znn.runtime.cache import generator
 from znn.tuner.codesize import instructions
 
+PLANS = 128                # that are remembered: a schedule is met as a neighbour, then looked at
 MAX_LOOPS = 20             # of a schedule: what an observation has room for
 MAX_INSTRUCTIONS = 10_000  # of a kernel: it compiles in about a second at most, 0.1 ms for each
 MAX_COPIES = 32 << 20      # bytes of private outputs of a parallel sum
@@ -81,16 +82,7 @@ class Problem:
             caller does not add up or that take too much memory, its tasks are not the caller's, it has too many loops,
             or it makes more than `MAX_INSTRUCTIONS`.
         """
-        if len(schedule.loops) > MAX_LOOPS:
-            raise IllegalSchedule(f"{len(schedule.loops)} loops, at most {MAX_LOOPS} are possible")
-        plan = Plan(self.contraction, schedule, self.target, self.dtype, self.epilogue, self.packed)
-        self._check_copies(plan)
-        if self.task and not schedule.one_task_each(self.task):
-            raise IllegalSchedule(f"every {self.task} must be one task: expected only {self.task}:1 to be parallel")
-        size = instructions(plan, self.lanes)
-        if size > MAX_INSTRUCTIONS:
-            raise IllegalSchedule(f"about {size} instructions, at most {MAX_INSTRUCTIONS} are possible: unroll less")
-        return plan
+        return _plan(self, schedule)
 
     def refusal(self, schedule):
         """Why a schedule is not possible; None where it is."""
@@ -100,15 +92,30 @@ class Problem:
             return str(error)
         return None
 
-    def _check_copies(self, plan):
-        if plan.copies == 1:
-            return
-        if self.packed != "inside":  # only the kernels of the weights' gradient come with a caller who adds copies up
-            raise IllegalSchedule("a sum is split over tasks, whose copies nobody adds up: mark no reduction parallel")
-        size = plan.copies * elements(self.contraction.out, self.contraction.extents) * self.dtype.itemsize
-        if size > MAX_COPIES:
-            raise IllegalSchedule(f"{plan.copies} copies of {self.contraction.out.name} take {size} bytes, at most "
-                                  f"{MAX_COPIES} are possible: use fewer tasks for a sum")
+
+@lru_cache(PLANS)
+def _plan(problem, schedule):
+    if len(schedule.loops) > MAX_LOOPS:
+        raise IllegalSchedule(f"{len(schedule.loops)} loops, at most {MAX_LOOPS} are possible")
+    plan = Plan(problem.contraction, schedule, problem.target, problem.dtype, problem.epilogue, problem.packed)
+    _check_copies(problem, plan)
+    if problem.task and not schedule.one_task_each(problem.task):
+        raise IllegalSchedule(f"every {problem.task} must be one task: expected only {problem.task}:1 to be parallel")
+    size = instructions(plan, problem.lanes)
+    if size > MAX_INSTRUCTIONS:
+        raise IllegalSchedule(f"about {size} instructions, at most {MAX_INSTRUCTIONS} are possible: unroll less")
+    return plan
+
+
+def _check_copies(problem, plan):
+    if plan.copies == 1:
+        return
+    if problem.packed != "inside":  # only the kernels of the weights' gradient come with a caller who adds copies up
+        raise IllegalSchedule("a sum is split over tasks, whose copies nobody adds up: mark no reduction parallel")
+    size = plan.copies * elements(problem.contraction.out, problem.contraction.extents) * problem.dtype.itemsize
+    if size > MAX_COPIES:
+        raise IllegalSchedule(f"{plan.copies} copies of {problem.contraction.out.name} take {size} bytes, at most "
+                              f"{MAX_COPIES} are possible: use fewer tasks for a sum")
 
 
 def elements(access, extents):

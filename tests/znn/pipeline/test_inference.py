@@ -12,16 +12,17 @@ import znn
 from data import Roi, Volume, scale_map
 from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, noise, tiny, whole
 from znn.nn import Conv3d
+from znn.pipeline.averaging import passes
 from znn.pipeline.errors import BudgetTooSmall, CheckpointError, NonFiniteMap, PipelineError, UndefinedVolume
 from znn.pipeline.inference import infer_array, infer_volume, run
-from znn.pipeline.planning import plan
 
 TOLERANCE = 1e-5
 
 
 def in_blocks(networks, image, *shapes, prepare=None):
-    stages = [dataclasses.replace(stage, block_shape=shape) for stage, shape in zip(plan(networks, image), shapes)]
-    return run(stages, image, prepare=prepare).read()
+    work = passes(networks, image)
+    stages = [dataclasses.replace(stage, block_shape=shape) for stage, shape in zip(work[0].stages, shapes)]
+    return run([dataclasses.replace(work[0], stages=stages)], image, prepare=prepare).read()
 
 
 def triples(low, high):
@@ -73,8 +74,8 @@ def test_a_region_is_cut_out_of_the_whole(begin, end):
 
 def test_a_small_budget_makes_more_blocks_and_the_same_map():
     networks, image = [tiny(), tiny(2, seed=1)], Volume.from_array(noise())
-    small = plan(networks, image, memory_budget=200_000)
-    assert all(len(stage.blocks()) > 3 and stage.bytes_of(stage.block_shape) <= 200_000 for stage in small)
+    small = passes(networks, image, memory_budget=200_000)
+    assert all(len(stage.blocks()) > 3 and stage.bytes_of(stage.block_shape) <= 200_000 for stage in small[0].stages)
     np.testing.assert_allclose(run(small, image).read(), infer_array(networks, image.read()), atol=TOLERANCE)
 
 

@@ -107,15 +107,16 @@ def test_a_budget_below_one_field_of_view_is_refused_with_numbers():
 MEASURE = """
 import numpy as np, models
 from data import Volume
+from znn.pipeline.averaging import passes
 from znn.pipeline.inference import run, warm_up
 from znn.pipeline.memory import memory_now, peak_memory
-from znn.pipeline.planning import plan
 networks = [models.build("VD2D3D")]
 warm_up(networks)
 image = Volume.from_array(np.random.default_rng(0).normal(size=(8, 160, 170)).astype(np.float32))
-stage, = stages = plan(networks, image, memory_budget=200e6)
+work = passes(networks, image, memory_budget=200e6)
+stage, = work[0].stages
 before = memory_now()
-run(stages, image)
+run(work, image)
 print(peak_memory() - before, stage.bytes_of(stage.block_shape), len(stage.blocks()))
 """
 

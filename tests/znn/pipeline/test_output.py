@@ -13,11 +13,11 @@ import pytest
 
 from data import Roi, Volume
 from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, noise, tiny
+from znn.pipeline.averaging import passes
 from znn.pipeline.errors import Interrupted, OutputExists, OutputNotWritable, PartialMismatch
 from znn.pipeline.inference import infer_volume
 from znn.pipeline.output import BOUNDARY, check_output, check_space, infer_to_file, write_map
 from znn.pipeline.partial import PartialFile, partial_path
-from znn.pipeline.planning import plan
 
 BUDGET = 300_000
 ABOUT = {"checkpoint_sha256": "aa", "engine": "znn"}
@@ -118,14 +118,14 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, networks, image, expect
 
 def test_a_smaller_budget_begins_the_unfinished_stage_anew(tmp_path, networks, image, expected):
     path = tmp_path / "map.h5"
-    flat = len(plan(networks, image, memory_budget=BUDGET)[0].blocks())
+    flat = len(passes(networks, image, memory_budget=BUDGET)[0].stages[0].blocks())
     with pytest.raises(Interrupted):
         infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=stop_after(flat + 2))
     told = []
     infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET / 2, progress=lambda *x: told.append(x))
     assert [kept for stage, _, kept in told if stage == "flat"] == [True] * flat
     deep = [kept for stage, _, kept in told if stage == "deep"]
-    assert not any(deep) and len(deep) > len(plan(networks, image, memory_budget=BUDGET)[1].blocks())
+    assert not any(deep) and len(deep) > len(passes(networks, image, memory_budget=BUDGET)[0].stages[1].blocks())
     np.testing.assert_allclose(stored(path)[0], expected, atol=1e-5)
 
 
@@ -172,8 +172,8 @@ def test_hdf5_of_another_kind_is_left_alone(tmp_path, networks, image):
 
 
 def test_two_processes_do_not_write_one_map(tmp_path, networks, image):
-    stages = plan(networks, image)
-    with PartialFile(partial_path(tmp_path / "map.h5"), stages, ABOUT):
+    work = passes(networks, image)
+    with PartialFile(partial_path(tmp_path / "map.h5"), work, ABOUT):
         script = ("import sys\nfrom pathlib import Path\nfrom znn.pipeline.partial import _open\n"
                   "_open(Path(sys.argv[1]))")
         out = subprocess.run([sys.executable, "-c", script, partial_path(tmp_path / "map.h5")],
@@ -233,15 +233,15 @@ def test_a_folder_that_refuses_is_said(tmp_path, networks, image):
 
 
 def test_a_full_disk_is_found_before_the_work(tmp_path, networks, image, monkeypatch):
-    stages, voxels = plan(networks, image), np.prod(SHAPE)
+    work, voxels = passes(networks, image), np.prod(SHAPE)
     usage = namedtuple("usage", "total used free")
     for free, fits in ((9 * voxels - 1, False), (9 * voxels, True)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage(0, 0, free))
         if fits:
-            check_space(tmp_path / "map.h5", stages, itemsize=1)
+            check_space(tmp_path / "map.h5", work, itemsize=1)
         else:
             with pytest.raises(OutputNotWritable, match=r"2 stage.*GB free"):
-                check_space(tmp_path / "map.h5", stages, itemsize=1)
+                check_space(tmp_path / "map.h5", work, itemsize=1)
 
 
 def test_a_disk_that_fills_up_keeps_the_blocks_before(tmp_path, networks, image, monkeypatch):
@@ -258,5 +258,5 @@ def test_a_disk_that_fills_up_keeps_the_blocks_before(tmp_path, networks, image,
     with pytest.raises(OutputNotWritable, match=r"No space left.*are kept"):
         infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET)
     with h5py.File(partial_path(path)) as file:
-        assert file["flat/done"][()].sum() == 3
+        assert file["0/flat/done"][()].sum() == 3
         assert json.loads(file.attrs["about"])["checkpoint_sha256"] == "aa"

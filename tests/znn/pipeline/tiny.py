@@ -1,4 +1,6 @@
 """Small networks and the plain way of running them, for comparison."""
+import copy
+
 import numpy as np
 import torch
 
@@ -21,15 +23,16 @@ def margins(network, channels):
     return [((f - 1) // 2, f - 1 - (f - 1) // 2) for f in fov]
 
 
-def whole(networks, image):
+def whole(networks, image, dtype=np.float32):
     """The last map of a chain: every stage in one piece, the volume padded by numpy's own reflection."""
     maps = []
     for network in networks:
         sources = [image, *(2 * earlier - 1 for earlier in maps[-1:])]
         pads = margins(network, len(sources))
-        x = np.stack([np.pad(s, pads, mode="reflect") for s in sources]).astype(np.float32)
+        x = np.stack([np.pad(s, pads, mode="reflect") for s in sources]).astype(dtype)
+        x = torch.from_numpy(x)[None]
         with torch.no_grad():
-            maps.append(torch.softmax(network(torch.from_numpy(x)[None]), 1)[0, 1].numpy())
+            maps.append(torch.softmax(copy.deepcopy(network).to(x.dtype)(x), 1)[0, 1].numpy())
     return maps[-1]
 
 

@@ -160,8 +160,10 @@ def test_rounds_end_when_the_second_kernel_is_slower_for_sure(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(measuring, "time", clock)
     fast, slow, reference = (clock.kernel(repeated(s)) for s in (1e-3, 2e-3, 1e-4))
-    assert [len(r) for r in measuring.rounds([fast, slow], (reference, 1), 0.0, 1.0)] == [measuring.HOPELESS_ROUNDS] * 2
-    assert len(measuring.rounds([slow, fast], (reference, 1), 0.0, 1.0)[0]) > measuring.HOPELESS_ROUNDS
+    lengths = lambda kernels, lost: [len(r) for r in measuring.rounds(kernels, (reference, 1), 0.0, 1.0, lost)]  # noqa: E731
+    assert lengths([fast, slow], 1.9) == [measuring.LOST_ROUNDS] * 2
+    assert lengths([fast, slow], 2.1) == [measuring.MOST] * 2
+    assert lengths([slow, fast], 0.6) == [measuring.MOST] * 2
 
 
 def test_drift_of_the_clock_cancels(monkeypatch):

@@ -58,8 +58,12 @@ class Judge(nn.Module):
         """What it judges by, (n, WIDTH)."""
         return self.see(self.reader(observation))
 
+    def judged(self, features):
+        """Of what `features` gave, (n,)."""
+        return self.head(features).squeeze(1)
+
     def forward(self, observation):
-        return self.head(self.features(observation)).squeeze(1)
+        return self.judged(self.features(observation))
 
 
 class Judges(nn.Module):
@@ -69,8 +73,14 @@ class Judges(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(Judge(**reader) for _ in range(count))
 
+    def seen(self, observation):
+        """Judgements, (n,), and what the judges judge by, (n, members * WIDTH)."""
+        features = [judge.features(observation) for judge in self.members]
+        judgements = torch.stack([judge.judged(f) for judge, f in zip(self.members, features)])
+        return judgements.mean(0), torch.cat(features, 1)
+
     def forward(self, observation):
-        return torch.stack([judge(observation) for judge in self.members]).mean(0)
+        return self.seen(observation)[0]
 
 
 class Actor(nn.Module):

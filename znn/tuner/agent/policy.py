@@ -20,6 +20,7 @@ from znn.tuner.observation import observe
 WALKS, STEPS = 6, 12  # at once, and actions of a walk
 EXPLORE = 0.25        # part of actions that are any legal one, equally likely
 MARGIN = 0.04         # predicted gain, in log time, below which the start schedule stays
+FIRST = 6             # timings, the start's included, before the actor walks: what is nearest is soonest judged
 AHEAD = 2             # schedules by judgement whose neighbours are looked at before anything is timed
 TRUST = 0.1           # standard deviation, in log time, of what the judges do not know of a problem
 NOISE = 0.03          # of a timing, in log time
@@ -67,8 +68,8 @@ class Policy:
     def judged(self, problem, schedules):
         """Judgements of schedules, and what the judges see in them; (n,) and (n, features)."""
         observations = torch.from_numpy(np.stack([seen(problem, schedule) for schedule in schedules]))
-        features = torch.cat([judge.features(observations) for judge in self.judges.members], 1)
-        return self.judges(observations).numpy(), features.numpy()
+        judgements, features = self.judges.seen(observations)
+        return judgements.numpy(), features.numpy()
 
 
 class Correction:
@@ -110,10 +111,8 @@ def shipped():
 def best(problem, seed=0):
     """The schedule that the policy thinks best, without measuring; the start schedule where nothing promises more."""
     pool = Pool(shipped(), problem)
-    pool.around(problem.start)
     pool.walk(random.Random(seed))
-    for _ in range(AHEAD):
-        pool.around(pool.promising({}))
+    pool.look_ahead()
     first = pool.promising({})
     return first if pool.gain(first) > MARGIN else problem.start
 
@@ -121,14 +120,15 @@ def best(problem, seed=0):
 def policy(problem, rng):
     """A search: the start, then what the policy expects most of, learning from what was timed.
 
-    There is the more to choose from the more was timed: what is one move from the start, what the actor's walks come
-    by, what is around the best so far.
+    There is the more to choose from the more was timed: what is one move from the start and from what is best by
+    judgement, what is around the best so far, after `FIRST` timings what the actor's walks come by.
     """
     pool = Pool(shipped(), problem)
     times = {problem.start: (yield problem.start)}
-    pool.around(problem.start)
-    pool.walk(rng)
+    pool.look_ahead()
     while True:
+        if len(times) == FIRST:
+            pool.walk(rng)
         pool.around(min(times, key=times.get))
         schedule = pool.promising(times) or neighbour(problem, rng.choice(list(times)), rng)
         times[schedule] = yield schedule
@@ -152,6 +152,12 @@ class Pool:
     def walk(self, rng):
         """Let in what the actor's walks from the start come by."""
         self._add(self._mind.walks(self._problem, self._problem.start, rng))
+
+    def look_ahead(self):
+        """Let in what is one move from the start, then from the best by judgement."""
+        self.around(self._problem.start)
+        for _ in range(AHEAD):
+            self.around(self.promising({}))
 
     def around(self, schedule):
         """Let in, once, what is one move from a schedule."""
