@@ -1,6 +1,7 @@
 """Train a recursive chain of networks on labelled stacks, see docs/training.md:
 
 python train.py experiment=isbi2012_recursive data.root=../shared/em
+python train.py experiment=finetune data.stacks.stack.path=stack.h5        # from trained weights
 python train.py resume=runs/isbi2012_recursive
 """
 import contextlib
@@ -11,6 +12,7 @@ from pathlib import Path
 import models
 from conf.entry import command
 from conf.stored import check_unchanged, store, take_back
+from models import zoo
 from znn.pipeline import engine
 from znn.pipeline.errors import Interrupted, OutputExists, OutputNotWritable
 from znn.pipeline.interruption import watched
@@ -38,7 +40,8 @@ def main(settings):
     for stack in stacks:
         check_finite(stack.raw)
     run = Recursion(folder, settings.stages, settings.data, stacks, models.build, models.transfer,
-                    settings.seed, asdict(settings), settings.memory_budget_gb * GB)
+                    settings.seed, asdict(settings), settings.memory_budget_gb * GB,
+                    settings.init and zoo.located(settings.init))
     with watched() as interruption, contextlib.ExitStack() as held:
         monitor = Monitor(interruption, tensorboard=settings.tensorboard)
         prepare(folder, settings, held)

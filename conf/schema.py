@@ -33,6 +33,7 @@ class Train:
     experiment : name of a file in conf/experiment
     name, runs : the run is written to <runs>/<name>; named after the experiment unless given
     resume : folder of a run to go on with
+    init : checkpoint, or network of the zoo, whose weights the stages of the same names begin with
     seed : of weights, patches and dropout
     data, stages : what is trained on, and the networks in order, see `TrainingData` and `StageSettings`
     memory_budget_gb : for a block when maps are computed
@@ -43,6 +44,7 @@ class Train:
     name: str | None = None
     runs: str = "runs"
     resume: str | None = None
+    init: str | None = None
     seed: int = 0
     data: TrainingData = field(default_factory=TrainingData)
     stages: dict[str, StageSettings] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import pytest
 import models
 import train
 from data.phantom import write_phantom
+from models.zoo import located
 from znn.pipeline.checkpoint import load, load_stages
 from znn.pipeline.errors import PipelineError
 from znn.pipeline.lock import locked
@@ -101,6 +102,18 @@ def test_two_processes_do_not_work_on_one_run(folder, monkeypatch):
     assert not (folder / "run" / ".lock").exists()
 
 
+def test_the_pair_of_the_zoo_is_fitted_to_a_stack_in_one_command(folder, monkeypatch):
+    stack = "data.stacks.stack"
+    quick = [f"stages.{stage}.trainer.{key}" for stage in ("vd2d", "vd2d3d") for key in (
+        "patch=[1,2,3]", "steps=1", "optimiser.learning_rate=1e-30", "preview_every=100000")]
+    run(monkeypatch, "experiment=finetune", f"{stack}.path={folder}/stack.h5", f"{stack}.kind=ids",
+        f"{stack}.labels=volumes/labels/neuron_ids", f"{stack}.train_z=[0,5]", f"{stack}.select_z=[5,7]",
+        f"runs={folder}", *quick)
+    (kept, meta), (given, _) = load(folder / "finetune" / "final.safetensors"), load(located("zoo/isbi2012_vd2d3d"))
+    assert kept.keys() == given.keys() and all((kept[key] == given[key]).all() for key in given)
+    assert meta["config"]["init"] == "zoo/isbi2012_vd2d3d" and meta["resolution_zyx"] == [40.0, 4.0, 3.5]
+
+
 def fail(*_, **__):
     raise PipelineError("nothing was learnt")
 
@@ -121,6 +134,8 @@ def fail(*_, **__):
     ("stages.vd2d.trainer.schedule.final_fraction=-1", "final_fraction: expected 0 or"),
     ("stages.vd2d.trainer.optimiser.weight_decay=-1", "weight_decay: expected 0 or"),
     ("memory_budget_gb=0.001", "needs at least"),
+    ("init=zoo/nothing", "network 'zoo/nothing' is unknown: choose one of .*zoo/isbi2012_vd2d3d"),
+    ("init=nothing.safetensors", "no such file"),
     ("data.stacks.stack.raw=volumes/nan", "finite values, found nan"),
 ])
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(folder, monkeypatch, change, text):

@@ -109,7 +109,8 @@ def test_a_stored_configuration_is_the_base_of_resuming(tmp_path):
     assert "data.workers" in message("train", resume, "data.worker=3")
     for override in ("seed=8", "stages.vd2d.model.name=N4", "experiment=demo", "data.recursion_scaling=stack",
                      "data.stacks.isbi2012.path=other.h5",
-                     "stages.vd2d.model.options.activation=tanh", "stages.vd2d.trainer.optimiser.name=sgd"):
+                     "stages.vd2d.model.options.activation=tanh", "stages.vd2d.trainer.optimiser.name=sgd",
+                     "init=zoo/isbi2012_vd2d3d"):
         with pytest.raises(ConfigError, match="was begun with"):
             check_unchanged(configuration("train", [resume, override]))
 

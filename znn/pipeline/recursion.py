@@ -19,6 +19,7 @@ import torch
 
 from data import PatchSampler, class_counts
 from znn.pipeline import checkpoint
+from znn.pipeline.beginning import initial_states
 from znn.pipeline.errors import CheckpointError, PipelineError, not_negative
 from znn.pipeline.inference import infer_volume
 from znn.pipeline.loss import BoundaryLoss
@@ -77,9 +78,11 @@ class Recursion:
         Kept in the checkpoints.
     memory_budget : float
         Bytes of a block when maps are computed.
+    init : str or Path, optional
+        A checkpoint: stages that it has too begin with its weights, see `beginning.initial_states`.
     """
 
-    def __init__(self, folder, stages, data, stacks, build, transfer, seed=0, config=None, memory_budget=GB):
+    def __init__(self, folder, stages, data, stacks, build, transfer, seed=0, config=None, memory_budget=GB, init=None):
         self.folder, self.stages, self.data, self.stacks = Path(folder), stages, data, stacks
         self.build, self.transfer, self.seed, self.memory_budget = build, transfer, int(seed), memory_budget
         self.names = list(stages)
@@ -87,6 +90,7 @@ class Recursion:
                       "resolution_zyx": list(stacks[0].raw.resolution_zyx), "config": config or {}}
         self.finished = {}                                        # stage -> chosen state, in order
         self.maps = {stack.name: {} for stack in stacks}          # stack -> stage -> Volume
+        self.init, self.initial = init, {}                        # stage -> state to begin with
         self._check()
         self.counts = class_counts([stack.training for stack in stacks])
 
@@ -106,7 +110,12 @@ class Recursion:
                                     f"{reads}, found {self.stages[name].model.name} of {network.in_channels}; "
                                     "only a stage after the first is recursive")
             self._sampler(i, network, [stack.training for stack in self.stacks])
+        if self.init is not None:
+            self.initial = initial_states(self.init, self.names, self.about)
         chain = [(name, self.network(i)) for i, name in enumerate(self.names)]
+        for name, network in chain:
+            if name in self.initial:
+                self._begin_with(name, network)
         for stack in self.stacks:
             plan(chain, stack.image, None, self.memory_budget)
 
@@ -116,6 +125,9 @@ class Recursion:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, index, WEIGHTS))
             return self.build(model.name, dict(model.options))
+
+    def _begin_with(self, name, network):
+        checkpoint.fill(network, self.initial[name], f"init={self.init}: stage {name}")
 
     def _sampler(self, index, network, sources):
         output = tuple(self.stages[self.names[index]].trainer.patch)
@@ -152,7 +164,9 @@ class Recursion:
     def _train(self, index, state, listener):
         name = self.names[index]
         settings, network = self.stages[name], self.network(index)
-        if state is None and index and settings.start_from_previous:
+        if state is None and name in self.initial:
+            self._begin_with(name, network)
+        elif state is None and index and settings.start_from_previous:
             self.transfer(self.finished[self.names[index - 1]], network)
         if state is not None:
             checkpoint.fill(network, state["weights"], f"{self.folder / LAST}: stage {name}")
@@ -163,7 +177,8 @@ class Recursion:
         loss = BoundaryLoss(settings.trainer.balance, self.counts)
         training = StageTraining(
             network, self._sampler(index, network, sources), loss, settings.trainer,
-            derived_seed(self.seed, index, DROPOUT), self._validation(index, listener), self.data.workers)
+            derived_seed(self.seed, index, DROPOUT), self._validation(index, listener), self.data.workers,
+            trained=name in self.initial)
         if state is not None:
             training.restore(state["progress"], state["optimiser"], state["best"], state["average"])
         listener.begin(self, index, training)

@@ -71,6 +71,8 @@ class StageTraining:
         Processes that prepare patches.
     clock : callable
         Seconds.
+    trained : bool
+        The network begins with trained weights, which are validated too, before the first step.
 
     Attributes
     ----------
@@ -80,9 +82,10 @@ class StageTraining:
     average : WeightAverage or None
     """
 
-    def __init__(self, network, sampler, loss, trainer, seed, validate=None, workers=0, clock=time.monotonic):
+    def __init__(self, network, sampler, loss, trainer, seed, validate=None, workers=0, clock=time.monotonic,
+                 trained=False):
         self.network, self.sampler, self.loss, self.trainer = network, sampler, loss, trainer
-        self.seed, self.validate, self.workers, self.clock = seed, validate, workers, clock
+        self.seed, self.validate, self.workers, self.clock, self.trained = seed, validate, workers, clock, trained
         self.optimiser = trainer.optimiser.over(network.parameters())
         self.progress, self.best_state = Progress(), None
         self.average = WeightAverage(trainer.average_decay) if trainer.average_decay else None
@@ -179,7 +182,8 @@ class StageTraining:
 
     def _due_work(self, listener):
         p, t = self.progress, self.trainer
-        if self.validate and p.selected_at != p.step and p.step and (p.step % t.select_every == 0 or self.finished):
+        due = (p.step or self.trained) and (p.step % t.select_every == 0 or self.finished)
+        if self.validate and due and p.selected_at != p.step:
             self._select(listener)
         if p.previewed_at != p.step and (preview_due(p.step, t.preview_every) or self.finished):
             listener.preview(self)

@@ -58,10 +58,10 @@ def data(root, mirror=True, **changes):
     return TrainingData(str(root), {"phantom": stack}, Standardisation(), mirror=mirror, **changes)
 
 
-def recursion(folder, root, first=None, second=None, seed=5, **changes):
+def recursion(folder, root, first=None, second=None, seed=5, init=None, **changes):
     """A run of two stages."""
     folder.mkdir(parents=True, exist_ok=True)
     stages = {"plain": StageSettings(Model("Small"), first or trainer()),
               "again": StageSettings(Model("Small", {"recursive": True}), second or trainer())}
     settings = data(root, **changes)
-    return Recursion(folder, stages, settings, open_stacks(settings), build, transfer, seed)
+    return Recursion(folder, stages, settings, open_stacks(settings), build, transfer, seed, init=init)
