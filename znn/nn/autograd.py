@@ -77,6 +77,8 @@ class Convolution(torch.autograd.Function):
 
 
 class Maximum(torch.autograd.Function):
+    """A sliding maximum; its gradient goes to the voxel that each maximum came from."""
+
     @staticmethod
     def forward(ctx, x, window, dilation):
         y, places = pool_kernels.max_filter_with_places(x.contiguous().numpy(), window, dilation)
