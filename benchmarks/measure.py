@@ -14,7 +14,7 @@ from znn.codegen import jit, target
 NETWORKS = {"N4": ("N4", {}), "VD2D": ("VD2D", {}), "VD2D3D": ("VD2D3D", {"recursive": True})}
 
 
-def in_turn(contestants, rounds):
+def in_turn(contestants, rounds, warm=True):
     """Seconds that each contestant takes in each round: all take turns, in each turn one call to warm the caches and
     one that is measured.
 
@@ -22,6 +22,8 @@ def in_turn(contestants, rounds):
     ----------
     contestants : dict of str to callable
     rounds : int
+    warm : bool
+        False leaves the first of the two calls away: for calls so long that they warm the caches themselves.
 
     Returns
     -------
@@ -30,7 +32,8 @@ def in_turn(contestants, rounds):
     seconds = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, call in contestants.items():
-            call()
+            if warm:
+                call()
             start = time.perf_counter()
             call()
             seconds[name].append(time.perf_counter() - start)
@@ -69,7 +72,16 @@ def _copy(source, goal):
 
 def save(path, record):
     """Write what was measured, with what it was measured on."""
-    about = {"target": target.current().name, "processor": jit.processor(target.current())[0],
-             "torch": torch.__version__, "numba": numba.__version__}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps({"about": about, **record}, indent=1) + "\n")
+    Path(path).write_text(json.dumps({"about": _about(), **record}, indent=1) + "\n")
+
+
+def kept(path):
+    """What `save` wrote there on this processor with these versions; empty if it was on others, or there is nothing."""
+    record = json.loads(Path(path).read_text()) if path and Path(path).exists() else {}
+    return record if record.pop("about", None) == _about() else {}
+
+
+def _about():
+    return {"target": target.current().name, "processor": jit.processor(target.current())[0],
+            "torch": torch.__version__, "numba": numba.__version__}

@@ -1,7 +1,7 @@
-"""Dense inference of a network by other engines, for network.py: each maker gives a function of no arguments.
+"""Dense inference of a network by other engines, for network.py: each maker gives a function of the input.
 
-A maker takes a network, its input (1, channels, z, y, x) and a number of threads; its function computes the logits as
-an array or tensor.  What is not installed is an ImportError.
+A maker takes a network, an input (1, channels, z, y, x) and a number of threads; its function computes the logits of
+inputs of that shape as an array or tensor.  What is not installed is an ImportError.
 """
 import copy
 import logging
@@ -17,11 +17,11 @@ LAYOUTS = {"": torch.contiguous_format, " channels-last": torch.channels_last_3d
 def _torch(form, layout, dtype=torch.float32, prepare=lambda net: net):
     def make(net, x, threads):
         own = form(net).eval().to(dtype=dtype, memory_format=layout)
-        own, x = prepare(own), x.to(dtype=dtype, memory_format=layout)
+        own = prepare(own)
 
-        def call():
+        def call(x):
             with torch.inference_mode():
-                return own(x).float()
+                return own(x.to(dtype=dtype, memory_format=layout)).float()
 
         return call
 
@@ -38,7 +38,7 @@ def _onnxruntime(net, x, threads):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"x": x.numpy()})[0]
+    return lambda x: session.run(None, {"x": x.numpy()})[0]
 
 
 def _openvino(precision):
@@ -54,7 +54,7 @@ def _openvino(precision):
         settings = {"INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32", "PERFORMANCE_HINT": "LATENCY",
                     "INFERENCE_NUM_THREADS": threads}
         request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
-        return lambda: request.infer([x.numpy()])[0].copy()
+        return lambda x: request.infer([x.numpy()])[0].copy()
 
     return make
 
