@@ -15,11 +15,11 @@ from conf.entry import command
 from data import Standardisation, Volume, standardised
 from models import zoo
 from znn.pipeline import engine
-from znn.pipeline.averaging import passes
+from znn.pipeline.averaging import passes, written
 from znn.pipeline.checkpoint import load_stages
 from znn.pipeline.errors import Interrupted, NonFiniteMap
 from znn.pipeline.interruption import watched
-from znn.pipeline.memory import GB, peak_memory
+from znn.pipeline.memory import GB, peak_memory, return_freed
 from znn.pipeline.meter import Meter
 from znn.pipeline.output import check_output, infer_to_file
 from znn.pipeline.partial import partial_path
@@ -42,6 +42,7 @@ from znn.pipeline.prediction import (
 def main(settings):
     """Check everything, compute block by block, say what was done; `settings` is a `conf.schema.Infer`."""
     started = time.perf_counter()
+    return_freed()
     settings = dataclasses.replace(settings, checkpoint=zoo.located(settings.checkpoint))
     engine.use(settings.engine.name, settings.engine.threads)
     inputs = (settings.input, settings.checkpoint)
@@ -56,14 +57,14 @@ def main(settings):
     image = standardised(raw, Standardisation.from_dict(meta["normalisation"]))
     digest = sha256(settings.checkpoint)
     budget = block_budget(stages, settings)
-    work = passes(stages, image, region, budget, settings.averaging)
-    voxels = sum(stage.region.size for each in work for stage in each.stages)
+    work = passes(stages, image, region, settings.averaging, memory_budget=budget,
+                  recursion_scaling=meta["recursion_scaling"])
     with stoppable(settings.output) as interruption, of_checkpoint(settings.checkpoint):
         calibrated = calibration(settings, stages, image, region, budget, meta["recursion_scaling"],
                                  interruption.check)
         if calibrated:
             print(calibrated)
-        with Meter(voxels) as meter:
+        with Meter(written(work)) as meter:
             result = infer_to_file(
                 stages, image, settings.output, origin(raw, settings, digest, calibrated), inputs=inputs,
                 dataset=settings.output_dataset, region=region, uint8=settings.uint8, overwrite=settings.overwrite,

@@ -115,8 +115,8 @@ class Volume:
         """
         if self.roi.contains(roi):
             return self.read(roi)
-        indices = [reflected(b, e, n) for b, e, n in zip(roi.begin, roi.end, self.shape)]
-        inner = Roi.between([int(i.min()) for i in indices], [int(i.max()) + 1 for i in indices])
+        inner = reached(roi, self.shape)
+        indices = (reflected(b, e, n) for b, e, n in zip(roi.begin, roi.end, self.shape))
         return self.read(inner)[np.ix_(*(i - b for i, b in zip(indices, inner.begin)))]
 
     def crop(self, roi):
@@ -138,6 +138,12 @@ def reflected(begin, end, length):
     period = max(1, 2 * (length - 1))
     index = np.arange(begin, end) % period
     return np.minimum(index, period - index) if length > 1 else np.zeros(end - begin, int)
+
+
+def reached(roi, shape):
+    """The voxels of a volume of `shape` that `Volume.read_mirrored` reads for a region that may stick out: a Roi."""
+    indices = [reflected(b, e, n) for b, e, n in zip(roi.begin, roi.end, shape)]
+    return Roi.between([int(i.min()) for i in indices], [int(i.max()) + 1 for i in indices])
 
 
 def common_roi(raw, labels):

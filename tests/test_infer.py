@@ -52,6 +52,11 @@ def command(monkeypatch, *overrides, **settings):
     infer.main()
 
 
+def stop_at_the_last_stage(meter, stage, voxels, kept):
+    if stage == "deep":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def read(path="map.h5"):
     with h5py.File(path) as file:
         return file[BOUNDARY][()], dict(file[BOUNDARY].attrs)
@@ -151,7 +156,7 @@ def test_an_unfinished_run_in_int8_goes_on_with_its_own_calibration(folder, monk
     monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
     command(monkeypatch, "precision=int8", output="undisturbed.h5")
     with monkeypatch.context() as patch:
-        patch.setattr(infer.Meter, "__call__", lambda self, *told: os.kill(os.getpid(), signal.SIGTERM))
+        patch.setattr(infer.Meter, "__call__", stop_at_the_last_stage)
         with pytest.raises(SystemExit, match=r"kept in map.h5.partial"):
             command(patch, "precision=int8")
     with pytest.raises(SystemExit, match=r"int8: expected None, found .*precision: expected 'fp32', found 'int8'"):
@@ -165,7 +170,7 @@ def test_an_unfinished_run_in_int8_goes_on_with_its_own_calibration(folder, monk
 def test_a_compiled_run_does_not_go_on_with_what_was_not(folder, monkeypatch):
     monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
     with monkeypatch.context() as patch:
-        patch.setattr(infer.Meter, "__call__", lambda self, *told: os.kill(os.getpid(), signal.SIGTERM))
+        patch.setattr(infer.Meter, "__call__", stop_at_the_last_stage)
         with pytest.raises(SystemExit, match=r"kept in map.h5.partial"):
             command(patch, compiled="false")
     with pytest.raises(SystemExit, match=r"compiled: expected .*[Tt]rue.* found .*[Ff]alse"):
@@ -215,7 +220,7 @@ def test_a_signal_stops_the_run_which_goes_on_later(folder, monkeypatch, capsys,
 
 def test_a_changed_checkpoint_does_not_go_on(folder, monkeypatch):
     monkeypatch.setattr(infer, "block_budget", lambda *_: 300_000)
-    monkeypatch.setattr(infer.Meter, "__call__", lambda self, *told: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(infer.Meter, "__call__", stop_at_the_last_stage)
     with pytest.raises(SystemExit, match=r"kept in map.h5.partial"):
         command(monkeypatch)
     write_checkpoint(build=BUILDERS | {"FLAT": lambda options: tiny(seed=5)})

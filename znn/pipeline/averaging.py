@@ -10,12 +10,12 @@ Ciresan et al., "Deep neural networks segment neuronal membranes in electron mic
 maps of rotated and flipped test stacks in this way.
 """
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 
 from data.orientation import Orientation, oriented
 from data.volume import Volume
 from znn.pipeline.errors import one_of
-from znn.pipeline.memory import GB
 from znn.pipeline.planning import plan
 
 AVERAGES = (1, 8, 16)     # the volume as it is; the symmetries of a section's square; and those with z flipped
@@ -31,21 +31,21 @@ class Pass:
     orientation : data.orientation.Orientation
     image : Volume
         Turned.
-    stages : list of planning.Stage
+    groups : list of groups.Group
         Their regions in voxels of the turned image.
     """
 
     orientation: Orientation
     image: Volume
-    stages: list
+    groups: list
 
 
-def passes(networks, image, region=None, memory_budget=GB, averaging=1):
+def passes(networks, image, region=None, averaging=1, **options):
     """The chain over as many orientations as are averaged, the first of which is the image as it is.
 
     Parameters
     ----------
-    networks, image, region, memory_budget
+    networks, image, region, options
         See `planning.plan`.
     averaging : int
         One of `AVERAGES`.
@@ -60,13 +60,17 @@ def passes(networks, image, region=None, memory_budget=GB, averaging=1):
     """
     one_of("averaging", averaging, AVERAGES)
     region = image.roi if region is None else region
-    return [_pass(networks, image, region, memory_budget, each) for each in ORIENTATIONS[:averaging]]
+    turned = [(each, oriented(image, each)) for each in ORIENTATIONS[:averaging]]
+    return [Pass(each, view, plan(networks, view, each.move(region, image.shape), **options)) for each, view in turned]
 
 
-def _pass(networks, image, region, memory_budget, orientation):
-    turned = oriented(image, orientation)
-    return Pass(orientation, turned,
-                plan(networks, turned, orientation.move(region, image.shape), memory_budget))
+def written(work):
+    """How many voxels each stage writes in all passes; dict by name."""
+    total = Counter()
+    for each in work:
+        for group in each.groups:
+            total.update(group.voxels)
+    return dict(total)
 
 
 class Share:
@@ -87,7 +91,7 @@ class Share:
 
     def __init__(self, kept, before, orientation, divisor):
         self._kept, self._before, self._orientation, self._divisor = kept, before, orientation, divisor
-        self.values, self.block_shape, self.done = kept.values, kept.block_shape, kept.done
+        self.values, self.cut, self.done = kept.values, kept.cut, kept.done
 
     def put(self, index, roi, values):
         """Take a block's `values` at `roi` of the turned map."""

@@ -5,7 +5,9 @@ the result does not depend on how the volume was cut::
 
     image  ------------------------------+--> stage 2 --> boundary map
        \                                 |
-        +--> stage 1 --> map, 2 p - 1 ---+        each map is finished over its region before the next stage begins
+        +--> stage 1 --> map, 2 p - 1 ---+        section by section, as stage 2 needs them (`znn.pipeline.sections`)
+
+While a block is computed, the image of the next one is read and the map of the last one is written.
 """
 import contextlib
 import functools
@@ -13,13 +15,15 @@ import functools
 import numpy as np
 import torch
 
-from data.normalise import SCALINGS, scaled_map
+from data.normalise import scaled_map
 from data.volume import Volume
 from znn import nn
 from znn.pipeline.averaging import Share, passes
-from znn.pipeline.errors import BudgetTooSmall, CheckpointError, NonFiniteMap, one_of
+from znn.pipeline.errors import BudgetTooSmall, CheckpointError, NonFiniteMap
+from znn.pipeline.helpers import Helpers
 from znn.pipeline.memory import GB
 from znn.pipeline.planning import field_of_view, named
+from znn.pipeline.sections import Placed, tasks
 
 
 def infer_volume(networks, image, store=None, region=None, memory_budget=GB, recursion_scaling="fixed", progress=None,
@@ -37,12 +41,12 @@ def infer_volume(networks, image, store=None, region=None, memory_budget=GB, rec
     region : Roi, optional
         Only this part, with its context from the rest of the image; default all of it.
     memory_budget : float
-        Bytes for a block in flight; maps in memory come on top of it.
+        Bytes in flight; maps that are kept in memory come on top of it.
     recursion_scaling : "fixed" or "stack"
         How a map is scaled for the next stage, see `data.scale_map`.
     progress : callable, optional
-        ``progress(stage_name, voxels, kept)`` after every block; `kept` tells that the voxels were finished by an
-        earlier run.
+        ``progress(stage_name, voxels, kept)`` after every block; `kept` tells that the voxels need not be computed,
+        since an earlier run has finished them, or all that reads them.
     prepare : callable, optional
         ``prepare(network)`` is called in a network's place, as that of `znn.compile`; default the network itself.
     averaging : int
@@ -58,8 +62,9 @@ def infer_volume(networks, image, store=None, region=None, memory_budget=GB, rec
     ------
     CheckpointError, UndefinedVolume, BudgetTooSmall, NonFiniteMap, WrongSetting
     """
-    one_of("recursion_scaling", recursion_scaling, SCALINGS)
-    work = passes(networks, image, region, memory_budget, averaging)
+    store = MemoryStore() if store is None else store
+    work = passes(networks, image, region, averaging, memory_budget=memory_budget, recursion_scaling=recursion_scaling,
+                  known=store.known)
     return run(work, image, store, recursion_scaling, progress, prepare)
 
 
@@ -72,20 +77,19 @@ def run(work, image, store=None, recursion_scaling="fixed", progress=None, prepa
     """Do what `averaging.passes` has planned; parameters and result as in `infer_volume`."""
     store = MemoryStore() if store is None else store
     prepare = functools.cache(prepare or _itself)
-    region, total = work[0].stages[-1].region, None
+    region, total = work[0].groups[-1].last.region, None
     for number, each in enumerate(work):
-        sources = [(each.image, each.image.roi.begin)]
-        for stage in each.stages[:-1]:
-            kept = store.stage(stage, number)
-            _run_stage(stage, sources, kept, progress or _silent, prepare)
-            result = each.image.crop(stage.region).over(kept.values, f"map of {stage.name}")
-            sources = [sources[0], (scaled_map(result, recursion_scaling), stage.region.begin)]
-        last = each.stages[-1]
-        divisor = len(work) if each is work[-1] else 1
-        share = Share(store.stage(last, number, region.shape), total, each.orientation, divisor)
-        _run_stage(last, sources, share, progress or _silent, prepare)
+        sources = [Placed(each.image, each.image.roi.begin)]
+        for group in each.groups[:-1]:
+            kept = store.kept(group, number)
+            _run_group(group, each.image, sources, kept, recursion_scaling, progress or _silent, prepare)
+            result = each.image.crop(group.last.region).over(kept.values, f"map of {group.last.name}")
+            sources = [sources[0], Placed(scaled_map(result, recursion_scaling), group.last.region.begin)]
+        kept = store.kept(each.groups[-1], number, region.shape)
+        share = Share(kept, total, each.orientation, len(work) if each is work[-1] else 1)
+        _run_group(each.groups[-1], each.image, sources, share, recursion_scaling, progress or _silent, prepare)
         total = share.values
-    return image.crop(region).over(total, f"map of {last.name}")
+    return image.crop(region).over(total, f"map of {work[0].groups[-1].last.name}")
 
 
 def _itself(network):
@@ -97,17 +101,42 @@ def _silent(stage, voxels, kept):
     """Progress that nobody watches."""
 
 
-def _run_stage(stage, sources, kept, progress, prepare):
-    """Compute the blocks that are not done, each from `sources`: (volume, its first voxel in the image)."""
-    with evaluating(stage.network), nn.memory_at_most(stage.budget):
-        network = None if np.all(kept.done) else prepare(stage.network)
-        for i, block in enumerate(stage.blocks(kept.block_shape)):
-            if kept.done[i]:
-                progress(stage.name, block.write.size, True)
-                continue
-            x = np.stack([volume.read_mirrored(block.read.shift(-b for b in begin)) for volume, begin in sources])
-            kept.put(i, block.write.shift(-b for b in stage.region.begin), _predict_block(stage, network, block, x))
-            progress(stage.name, block.write.size, False)
+def _run_group(group, image, sources, kept, scaling, progress, prepare):
+    """Compute what is not done of a map; `sources` are the volumes that the first stage reads, all there already."""
+    group = group.recut(kept.cut)
+    number = {block.write: i for i, block in enumerate(group.last.blocks())}
+
+    def read(task):
+        """What of a block's input is there before the block's turn."""
+        there = sources if task.stage.name == group.stages[0].name else sources[:1]
+        return [source.read(task.block.read) for source in there]
+
+    with contextlib.ExitStack() as stack:
+        for stage in group.stages:
+            stack.enter_context(evaluating(stage.network))
+        stack.enter_context(nn.memory_at_most(group.network_bytes))
+        helpers = stack.enter_context(Helpers())
+        for task, parts in helpers.ahead(read, _tasks(group, image, kept, number, scaling, progress)):
+            block = task.block
+            x = np.stack(parts if task.held is None else [*parts, task.held.read(block.read)])
+            values = _predict_block(task.stage, prepare(task.stage.network), block, x)
+            if task.target is None:
+                place = block.write.shift(-b for b in group.last.region.begin)
+                helpers.behind(kept.put, number[block.write], place, values)
+            else:
+                task.target(values)
+            progress(task.stage.name, block.write.size, False)
+
+
+def _tasks(group, image, kept, number, scaling, progress):
+    """The tasks of all columns, one after the other; `progress` is told of what need not be computed."""
+    for stages in group.columns():
+        found = tasks(stages, image, lambda block: kept.done[number[block.write]], scaling)
+        for stage in stages:
+            left = sum(task.block.write.size for task in found if task.stage is stage)
+            if left < stage.region.size:
+                progress(stage.name, stage.region.size - left, True)
+        yield from found
 
 
 def _predict_block(stage, network, block, x):
@@ -172,32 +201,42 @@ def warm_up(networks):
 
 
 class MemoryStore:
-    """Keeps maps in memory."""
+    """Keeps maps in memory.
 
-    def stage(self, stage, number=0, shape=None):
-        """Where the map of a stage goes in the pass of that number; nothing of it is done yet.
+    Attributes
+    ----------
+    known : dict of str to Volume
+        Stages whose maps over the whole image are there already.
+    """
+
+    def __init__(self, known=None):
+        self.known = known or {}
+
+    def kept(self, group, number=0, shape=None):
+        """Where the map of a group's last stage goes in the pass of that number.
 
         `shape` is that of the map where it is not the one of the stage's region.
         """
-        return MemoryMap(stage, shape or stage.region.shape)
+        if group.last.name in self.known:
+            return MemoryMap(group, self.known[group.last.name].read(group.last.region), True)
+        return MemoryMap(group, np.zeros(shape or group.last.region.shape, np.float32), False)
 
 
 class MemoryMap:
-    """The map of a stage in memory.
+    """A map in memory.
 
     Attributes
     ----------
     values : sliceable, (Z, Y, X), float32
-    block_shape : (z, y, x)
-        How the stage is cut.
+    cut : dict
+        How the work is cut, see `groups.Group.cut`.
     done : sequence of bool
-        For each block in raster order, whether it is finished.
+        For each block of the last stage in raster order, whether it is finished.
     """
 
-    def __init__(self, stage, shape):
-        self.values = np.zeros(shape, np.float32)
-        self.block_shape = stage.block_shape
-        self.done = np.zeros(len(stage.blocks()), bool)
+    def __init__(self, group, values, done):
+        self.values, self.cut = values, group.cut
+        self.done = np.full(len(group.last.blocks()), done)
 
     def put(self, index, roi, values):
         """Keep a block's `values` at `roi` of the map, and that it is done."""

@@ -1,31 +1,9 @@
-"""The maps of finished stages: in files between runs, known to inference, never made twice by the same weights."""
+"""The maps of finished stages: in files between runs, never made twice by the same weights."""
 import hashlib
 
 from data import blocks, write_volume
 from data.hdf5 import LazyDataset
-from znn.pipeline.inference import MemoryStore
 from znn.pipeline.output import BOUNDARY
-
-
-class KnownMaps(MemoryStore):
-    """Keeps maps in memory; those of some stages are there from the start.
-
-    Parameters
-    ----------
-    known : dict of str to Volume
-        Finished maps over the whole image, by stage.
-    """
-
-    def __init__(self, known):
-        self.known = known
-
-    def stage(self, stage, number=0, shape=None):
-        """Where the map of a stage goes, all done when it is known."""
-        kept = super().stage(stage, number, shape)
-        if stage.name in self.known:
-            kept.values = self.known[stage.name].read(stage.region)
-            kept.done[:] = True
-        return kept
 
 
 def map_digest(state, raw):

@@ -1,14 +1,15 @@
-"""How much memory a network's activations take while it runs, found from its layers, and the blocks that fit a budget.
+"""How much memory a network's activations take while it runs, found from its layers before anything is computed.
 
 The network runs on torch's meta device, where tensors have shapes but no values. Whatever it allocates is counted from
 its making to its release, so branches and sums and hand-written `forward`s count as they are, and nothing is computed.
 """
+import contextlib
 import copy
+import ctypes
 import math
 import resource
 import sys
 import weakref
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,15 +17,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from znn import nn
-from znn.pipeline.errors import BudgetTooSmall
 
 PROBE = 64                # voxels by which the probe exceeds the field of view; any number gives the same
-READING_BYTES = 32        # a voxel of input while it is read: grey value, two float64 steps, float32, mirrored copies
-CANDIDATES_PER_AXIS = 64
-BLOCK_COST = 10_000       # what a block costs beside its voxels, in voxels: reading, packing weights, writing to disk
-TOLERANCE = 1.05          # a cut this much dearer than the cheapest is as good, when its blocks are smaller
 WORKSPACE = {"znn": 1.1, "torch": 2.0}     # what is held over what is counted, measured: torch rearranges its operands
 GB = 1 << 30
+M_MMAP_THRESHOLD, LARGE = -3, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -36,18 +33,28 @@ class Footprint:
     moments : tuple of tuple of (float, (z, y, x))
         For each moment the tensors alive: bytes of one position, and how many positions the tensor is smaller than
         the input along each axis.
+    excess : float
+        What is held for each byte that is counted so.
+    beside : float
+        Bytes for each voxel of the input that are held at all moments too, by others.
     """
 
     moments: tuple
+    excess: float = 1.0
+    beside: float = 0.0
 
     def __call__(self, z, y, x):
         """Bytes at the worst moment for an input of (z, y, x) voxels: numbers, or arrays that broadcast."""
+        return self.own(z, y, x) + self.beside * np.multiply(np.multiply(z, y, dtype=float), x)
+
+    def own(self, z, y, x):
+        """Bytes of it that the network holds itself."""
         sums = (sum(size * np.multiply(np.multiply(z - lost[0], y - lost[1], dtype=float), x - lost[2])
                     for size, lost in alive) for alive in self.moments)
         worst = next(sums)
         for other in sums:
             worst = np.maximum(worst, other)
-        return worst
+        return self.excess * worst
 
 
 class _Watch(TorchDispatchMode):
@@ -91,7 +98,7 @@ class _Watch(TorchDispatchMode):
 
 
 def footprint(network, channels, field_of_view, fused=True):
-    """What a network holds while it computes a block, the block's reading included; its weights are not counted.
+    """What a network holds while it computes a block; its weights are not counted.
 
     Parameters
     ----------
@@ -110,7 +117,7 @@ def footprint(network, channels, field_of_view, fused=True):
     """
     probe = tuple(f + PROBE for f in field_of_view)
     ghost = copy.deepcopy(network).to("meta").eval()
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         watch = _Watch(probe)
         for layer in ghost.modules():
             if fused and isinstance(layer, (nn.Conv3d, nn.MaxFilter3d)):
@@ -120,64 +127,16 @@ def footprint(network, channels, field_of_view, fused=True):
         stack.enter_context(watch)
         x = torch.empty(1, channels, *probe, device="meta")
         ghost(x)
-    reading = ((READING_BYTES + 4 * channels, (0, 0, 0)),)
-    return Footprint((reading, *sorted(watch.moments)))
+    return Footprint(tuple(sorted(watch.moments)))
 
 
-def block_shape(extent, field_of_view, need, budget, what="the network"):
-    """Extent of the output block that costs about the least among those that fit the budget.
+def return_freed():
+    """Have the C library give each large block back to the system when it is freed, where it is glibc.
 
-    The cost of a cut is the number of voxels read in all, context included, and something for each block; blocks of
-    one axis are as equal as they can be. Of cuts that cost nearly the same, the one whose blocks take the least
-    memory wins: less is lost when a run is stopped.
-
-    Parameters
-    ----------
-    extent : (z, y, x)
-        What is to be written.
-    field_of_view : (z, y, x)
-    need : Footprint
-        Bytes for an input of (z, y, x) voxels.
-    budget : float
-        Bytes that one block may take.
-    what : str
-        Names the network in the message.
-
-    Returns
-    -------
-    (z, y, x)
-
-    Raises
-    ------
-    BudgetTooSmall
-        If not even one voxel with its field of view fits.
+    By default it comes to keep blocks of up to 32 MB for itself, in a heap that only shrinks from its end.
     """
-    context = [f - 1 for f in field_of_view]
-    sizes = [_candidates(n) for n in extent]
-    reads = [(s + c).reshape(shape) for s, c, shape in zip(sizes, context, ((-1, 1, 1), (-1, 1), (-1,)))]
-    needs = need(*reads)
-    if needs.min() > budget:
-        raise BudgetTooSmall(f"memory budget: {what} needs at least {needs.min() / GB:.3f} GB for a block of one voxel "
-                             f"and its field of view {tuple(field_of_view)}, found {max(budget, 0) / GB:.3f} GB beside "
-                             "what the program holds itself; raise memory_budget_gb")
-    counts = [-(-n // s) for n, s in zip(extent, sizes)]
-    cost = _outer(*(n + k * c for n, k, c in zip(extent, counts, context))) + BLOCK_COST * _outer(*counts)
-    cost[needs > budget] = np.inf
-    good = np.argwhere(cost <= TOLERANCE * cost.min())
-    least = min(good, key=lambda i: (needs[tuple(i)], cost[tuple(i)]))
-    return tuple(int(s[i]) for s, i in zip(sizes, least))
-
-
-def _outer(z, y, x):
-    return z[:, None, None] * y[:, None].astype(float) * x
-
-
-def _candidates(n):
-    """Extents that cut n voxels into equal parts (the last one shorter), thinned out to a bounded number."""
-    extents = np.unique(-(-n // np.arange(1, n + 1)))
-    if len(extents) > CANDIDATES_PER_AXIS:
-        extents = np.unique(extents[np.searchsorted(extents, np.geomspace(1, n, CANDIDATES_PER_AXIS).astype(int))])
-    return extents.astype(np.int64)
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
 def peak_memory():

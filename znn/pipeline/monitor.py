@@ -105,10 +105,11 @@ class Monitor(Listener):
     def mapping(self, stage, stack):
         """A progress for computing the map of a stack, with a bar of its own."""
         self.close()
-        with Meter(stack.image.roi.size, self.hidden) as meter:
+        label = f"map of {stage} over {stack.name}"
+        with Meter({label: stack.image.roi.size}, self.hidden) as meter:
             def progress(name, voxels, kept):
                 if name == stage:
-                    meter(f"map of {stage} over {stack.name}", voxels, kept)
+                    meter(label, voxels, kept)
                 self.check()
 
             yield progress

@@ -69,14 +69,13 @@ def check_space(path, work, itemsize):
     """
     held = partial_path(path)
     held_bytes = held.stat().st_blocks * 512 if held.exists() else 0
-    result = work[0].stages[-1].region.size
-    earlier = sum(stage.region.size for each in work for stage in each.stages[:-1])
-    need = max(0, 4 * (earlier + min(2, len(work)) * result) - held_bytes) + result * itemsize
+    kept = [group.last.region.size for group in work[0].groups]
+    need = 4 * (len(work) * sum(kept[:-1]) + min(2, len(work)) * kept[-1])
+    need = max(0, need - held_bytes) + kept[-1] * itemsize
     free = shutil.disk_usage(Path(path).parent).free
     if need > free:
-        raise OutputNotWritable(f"{path}: needs {need / GB:.3g} GB of disk for the maps of {len(work[0].stages)} "
-                                f"stage(s) and the finished file, found {free / GB:.3g} GB free; make space, or "
-                                "choose another output=")
+        raise OutputNotWritable(f"{path}: needs {need / GB:.3g} GB of disk for the map while it is computed and the "
+                                f"finished file, found {free / GB:.3g} GB free; make space, or choose another output=")
 
 
 def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, attributes=None, region=None,
@@ -113,15 +112,16 @@ def infer_to_file(networks, image, path, about, *, inputs=(), dataset=BOUNDARY, 
     OutputExists, OutputNotWritable, PartialMismatch, and those of `inference.infer_volume`
     """
     check_output(path, overwrite, inputs)
-    work = passes(networks, image, region, memory_budget, averaging)
+    work = passes(networks, image, region, averaging, memory_budget=memory_budget, recursion_scaling=recursion_scaling)
     check_space(path, work, 1 if uint8 else 4)
-    stages = work[0].stages
-    last = stages[-1]
-    about = dict(about) | {"stages": [stage.name for stage in stages], "recursion_scaling": recursion_scaling,
-                           "averaging": averaging, "region": [list(last.region.begin), list(last.region.end)]}
+    chain = [stage for group in work[0].groups for stage in group.stages]
+    last, region = chain[-1], chain[-1].region
+    about = dict(about) | {"stages": [stage.name for stage in chain], "recursion_scaling": recursion_scaling,
+                           "averaging": averaging, "region": [list(region.begin), list(region.end)]}
     with PartialFile(partial_path(path), work, about, resume) as partial:
         result = run(work, image, partial, recursion_scaling, progress, prepare)
-        shape_notes = {"block_shape": partial.stage(last).block_shape, "context": np.array(last.context)}
+        cut = partial.kept(work[0].groups[-1]).cut
+        shape_notes = {"block_shape": cut["blocks"][last.name], "context": np.array(last.context)}
         write_map(path, dataset, result, uint8, shape_notes | dict(attributes or {}))
     partial_path(path).unlink()
     return Volume.open(path, dataset)

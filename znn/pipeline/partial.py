@@ -1,13 +1,14 @@
-"""The file of an unfinished run: every stage's map and which of its blocks are done, safe against being killed.
+"""The file of an unfinished run: the maps that are kept and which of their blocks are done, safe against being killed.
 
 ::
 
     <output>.partial            attributes: format, about (JSON: checkpoint, input, settings)
       <pass>/<stage>/map        (Z, Y, X) float32
-      <pass>/<stage>/done       a byte a block, in raster order; attribute block_shape
+      <pass>/<stage>/done       a byte a block, in raster order; attribute cut (JSON: how the work is cut)
 
-There is a pass for each orientation that is averaged, 0, 1, ... The map of its last stage is the sum of the passes so
-far; it takes the place of the last but one, which is needed no more, so there are two of them however many passes.
+The stages are the last ones of their groups. There is a pass for each orientation that is averaged, 0, 1, ... The last
+map of a pass is the sum of the passes so far; it takes the place of the last but one, which is needed no more, so there
+are two of them however many passes.
 All datasets are contiguous and allocated when the file is made, under another name. From then on only values change
 and never the structure of the file, so a process that is killed at any moment leaves a file that opens. A block is
 marked as done after its values have reached the disk.
@@ -62,6 +63,8 @@ class PartialFile:
         If the file cannot be made, or another process writes it.
     """
 
+    known = ()
+
     def __init__(self, path, work, about, resume=True):
         self.path = Path(path)
         if not (resume and self.path.exists()):
@@ -96,26 +99,26 @@ class PartialFile:
                                   f"{'; '.join(other)}. Run it with its own settings, or say resume=false to discard "
                                   "it")
 
-    def stage(self, stage, number=0, shape=None):
-        """The map of a stage in the pass of that number, with the blocks that are done already.
+    def kept(self, group, number=0, shape=None):
+        """The map of a group in the pass of that number, with the blocks that are done already.
 
-        The blocks are those recorded. Where they no longer fit the memory budget the stage begins anew with smaller.
+        The work is cut as recorded. Where that no longer fits the memory budget the map begins anew, cut smaller.
         """
-        group = self.file[f"{number}/{stage.name}"]
-        recorded = tuple(int(n) for n in group["done"].attrs["block_shape"])
-        if not group["done"][()].all() and stage.bytes_of(recorded) > BUDGET_SLACK * stage.budget:
-            del group["done"]
-            _add_done(group, stage)
+        kept = self.file[f"{number}/{group.last.name}"]
+        recorded = group.recut(json.loads(kept["done"].attrs["cut"]))
+        if not kept["done"][()].all() and recorded.nbytes > BUDGET_SLACK * group.budget:
+            del kept["done"]
+            _add_done(kept, group)
             self.file.flush()
-        return PartialMap(self.path, group)
+        return PartialMap(self.path, kept)
 
 
 class PartialMap:
-    """The map of a stage on disk; see `inference.MemoryMap`."""
+    """A map on disk; see `inference.MemoryMap`."""
 
-    def __init__(self, path, group):
-        self.path, self.values, self._marks = path, group["map"], group["done"]
-        self.block_shape = tuple(int(n) for n in self._marks.attrs["block_shape"])
+    def __init__(self, path, kept):
+        self.path, self.values, self._marks = path, kept["map"], kept["done"]
+        self.cut = json.loads(self._marks.attrs["cut"])
         self.done = self._marks[()].astype(bool)
 
     def put(self, index, roi, values):
@@ -140,24 +143,24 @@ def _make(path, work, about):
     try:
         with replacing(path) as temporary, h5py.File(temporary, "w") as file:
             for number, each in enumerate(work):
-                for stage in each.stages:
-                    group = file.create_group(f"{number}/{stage.name}")
-                    _add_done(group, stage)
-                    if stage is not each.stages[-1]:
-                        _allocated(group, "map", stage.region.shape, np.float32)
+                for group in each.groups:
+                    kept = file.create_group(f"{number}/{group.last.name}")
+                    _add_done(kept, group)
+                    if group is not each.groups[-1]:
+                        _allocated(kept, "map", group.last.region.shape, np.float32)
                     elif number < 2:
-                        _allocated(group, "map", work[0].stages[-1].region.shape, np.float32)
+                        _allocated(kept, "map", work[0].groups[-1].last.region.shape, np.float32)
                     else:
-                        group["map"] = file[f"{number - 2}/{stage.name}/map"]
+                        kept["map"] = file[f"{number - 2}/{group.last.name}/map"]
             file.attrs.update({"format": FORMAT, "about": json.dumps(about)})
     except OSError as error:
         raise OutputNotWritable(f"{path}: cannot write here ({error}); check that the folder may be written to and "
                                 "has space") from error
 
 
-def _add_done(group, stage):
-    marks = _allocated(group, "done", (len(stage.blocks()),), np.uint8)
-    marks.attrs["block_shape"] = stage.block_shape
+def _add_done(kept, group):
+    marks = _allocated(kept, "done", (len(group.last.blocks()),), np.uint8)
+    marks.attrs["cut"] = json.dumps(group.cut)
 
 
 def _allocated(group, name, shape, dtype):

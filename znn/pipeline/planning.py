@@ -1,62 +1,24 @@
-"""Who computes what: the stages of a chain of networks, their regions and their blocks.
+"""Who computes what: a chain of networks as groups of stages, their regions and their blocks.
 
 All stages are planned backwards: the last one's region is what was asked for, and an earlier one's is that with the
 context of its successor, as far as the volume goes.
 """
-from dataclasses import dataclass
+from dataclasses import replace
 
-import torch
-
-from data.roi import Roi, blocks
+from data.normalise import SCALINGS
 from znn import nn
-from znn.pipeline.errors import CheckpointError, UndefinedVolume
-from znn.pipeline.memory import GB, WORKSPACE, Footprint, block_shape, footprint
+from znn.pipeline.columns import cut
+from znn.pipeline.errors import CheckpointError, UndefinedVolume, one_of
+from znn.pipeline.groups import Stage
+from znn.pipeline.memory import GB, WORKSPACE, footprint
+
+# A voxel of input while the next block is read (grey value, two float64 steps, float32, mirrored copies; 4 bytes of it
+# stay), and of the map before on its way to the disk.
+BESIDE_BYTES = 40
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One network's share of the work.
-
-    Attributes
-    ----------
-    name : str
-    network : torch.nn.Module
-    field_of_view : (z, y, x)
-    region : Roi
-        What it writes, in voxels of the image.
-    block_shape : (z, y, x)
-        Largest extent of a block that it writes.
-    need : memory.Footprint
-        Bytes for an input of (z, y, x) voxels.
-    budget : float
-        Bytes that a block may take.
-    """
-
-    name: str
-    network: torch.nn.Module
-    field_of_view: tuple
-    region: Roi
-    block_shape: tuple
-    need: Footprint
-    budget: float
-
-    @property
-    def context(self):
-        """Voxels (z, y, x) read before and after a written region."""
-        low = tuple((f - 1) // 2 for f in self.field_of_view)
-        return low, tuple(f - 1 - b for f, b in zip(self.field_of_view, low))
-
-    def bytes_of(self, shape):
-        """Most memory that a block of this shape takes, its context included."""
-        return float(self.need(*(s + f - 1 for s, f in zip(shape, self.field_of_view))))
-
-    def blocks(self, shape=None):
-        """The blocks in raster order; `shape` in place of the planned one."""
-        return blocks(self.region, shape or self.block_shape, *self.context)
-
-
-def plan(networks, image, region=None, memory_budget=GB):
-    """The stages with their regions and block shapes.
+def plan(networks, image, region=None, memory_budget=GB, recursion_scaling="fixed", known=()):
+    """The chain in groups: a map goes to the next stage section by section unless all of it has to be there first.
 
     Parameters
     ----------
@@ -66,11 +28,16 @@ def plan(networks, image, region=None, memory_budget=GB):
     region : Roi, optional
         What the last map has to cover; default all of the image.
     memory_budget : float
-        Bytes that a block may take in flight, beside what the process holds already.
+        Bytes that may be taken in flight, beside what the process holds already: by a block, the sections of earlier
+        maps, reading and writing.
+    recursion_scaling : "fixed" or "stack"
+        How a map is scaled for the next stage, see `data.scale_map`; "stack" needs the extremes of all of it.
+    known : collection of str
+        Stages whose maps are there already, all of them.
 
     Returns
     -------
-    list of Stage
+    list of Group
 
     Raises
     ------
@@ -78,23 +45,27 @@ def plan(networks, image, region=None, memory_budget=GB):
         If a network does not take the channels that its place in the chain gives it.
     UndefinedVolume
         If the region is not in the image, or an axis of one voxel cannot be mirrored into a field of view.
-    BudgetTooSmall
+    WrongSetting, BudgetTooSmall
     """
+    one_of("recursion_scaling", recursion_scaling, SCALINGS)
     region = image.roi if region is None else region
     if region.size == 0 or not image.roi.contains(region):
         raise UndefinedVolume(f"{image.name}: expected a region of at least one voxel inside 0..{image.shape} "
                               f"(z, y, x), found {region.begin}..{region.end}")
-    engine, stages = nn.current_engine(), []
-    budget = memory_budget / WORKSPACE[engine]
+    groups = [[]]
     for i, (name, network) in reversed(list(enumerate(named(networks)))):
-        channels = min(i, 1) + 1
-        fov = field_of_view(name, network, channels)
-        _check_mirroring(image, name, fov)
-        need = footprint(network, channels, fov, fused=engine == "znn")
-        shape = block_shape(region.shape, fov, need, budget, name)
-        stages.append(Stage(name, network, fov, region, shape, need, budget))
-        region = region.grow(*stages[-1].context).intersect(image.roi)
-    return stages[::-1]
+        if groups[0] and (recursion_scaling == "stack" or name in known):
+            groups.insert(0, [])
+        groups[0].insert(0, _stage(name, network, min(i, 1) + 1, image, region))
+        region = groups[0][0].reads(region)
+    return [cut(stages, memory_budget) for stages in groups]
+
+
+def _stage(name, network, channels, image, region):
+    engine, fov = nn.current_engine(), field_of_view(name, network, channels)
+    _check_mirroring(image, name, fov)
+    need = footprint(network, channels, fov, fused=engine == "znn")
+    return Stage(name, network, fov, replace(need, excess=WORKSPACE[engine], beside=BESIDE_BYTES), region, image.shape)
 
 
 def named(networks):

@@ -21,9 +21,9 @@ from data import PatchSampler, class_counts
 from znn.pipeline import checkpoint
 from znn.pipeline.beginning import initial_states
 from znn.pipeline.errors import CheckpointError, PipelineError, not_negative
-from znn.pipeline.inference import infer_volume
+from znn.pipeline.inference import MemoryStore, infer_volume
 from znn.pipeline.loss import BoundaryLoss
-from znn.pipeline.maps import KnownMaps, keep_map, kept_map, made_from, map_digest
+from znn.pipeline.maps import keep_map, kept_map, made_from, map_digest
 from znn.pipeline.memory import GB
 from znn.pipeline.planning import plan
 from znn.pipeline.progress import check_state
@@ -117,7 +117,7 @@ class Recursion:
             if name in self.initial:
                 self._begin_with(name, network)
         for stack in self.stacks:
-            plan(chain, stack.image, None, self.memory_budget)
+            plan(chain, stack.image, memory_budget=self.memory_budget, known=self.names)
 
     def network(self, index):
         """A fresh network of a stage, the same every time."""
@@ -251,7 +251,7 @@ class Recursion:
         ndarray, float32, of the region's shape
         """
         chain = [(name, self.network(i)) for i, name in enumerate(self.names[:index])] + [(self.names[index], network)]
-        return infer_volume(chain, stack.image, KnownMaps(self.maps[stack.name]), region, self.memory_budget,
+        return infer_volume(chain, stack.image, MemoryStore(self.maps[stack.name]), region, self.memory_budget,
                             self.data.recursion_scaling, progress).read()
 
     def _validation(self, index, listener):

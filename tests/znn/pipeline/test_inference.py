@@ -19,10 +19,13 @@ from znn.pipeline.inference import infer_array, infer_volume, run
 TOLERANCE = 1e-5
 
 
-def in_blocks(networks, image, *shapes, prepare=None):
+def in_blocks(networks, image, *shapes, columns=100, prepare=None):
     work = passes(networks, image)
-    stages = [dataclasses.replace(stage, block_shape=shape) for stage, shape in zip(work[0].stages, shapes)]
-    return run([dataclasses.replace(work[0], stages=stages)], image, prepare=prepare).read()
+    group, = work[0].groups
+    shapes = [tuple(map(min, shape, image.shape)) for shape in shapes]
+    cut = {"blocks": {stage.name: shape for stage, shape in zip(group.stages, shapes)},
+           "column": [min(columns * n, size) for n, size in zip(shapes[-1][1:], image.shape[1:])]}
+    return run([dataclasses.replace(work[0], groups=[group.recut(cut)])], image, prepare=prepare).read()
 
 
 def triples(low, high):
@@ -30,14 +33,15 @@ def triples(low, high):
 
 
 @settings(max_examples=20, deadline=None)
-@given(triples(2, 11), triples(1, 12), triples(1, 12), triples(1, 3), triples(1, 4), triples(1, 3))
-def test_blocks_give_what_the_whole_gives(shape, block, other_block, first, last, dilation):
-    """Random sizes, most of them thinner or narrower than the field of view; both stages cut differently."""
+@given(triples(2, 11), triples(1, 12), triples(1, 12), st.integers(1, 3), triples(1, 3), triples(1, 4), triples(1, 3))
+def test_blocks_give_what_the_whole_gives(shape, block, other_block, columns, first, last, dilation):
+    """Random sizes, most of them thinner or narrower than the field of view; both stages cut differently, in columns
+    of one block or more."""
     networks = [tiny(1, first, last=last, dilation=dilation), tiny(2, last, last=first, dilation=dilation, seed=1)]
     image = Volume.from_array(noise(shape))
     try:
         znn.use_engine("torch")             # so many kernel shapes need not be compiled; the cutting is the same
-        result = in_blocks(networks, image, block, other_block)
+        result = in_blocks(networks, image, block, other_block, columns=columns)
         expected = whole(networks, image.read())
     finally:
         znn.use_engine("znn")
@@ -75,7 +79,9 @@ def test_a_region_is_cut_out_of_the_whole(begin, end):
 def test_a_small_budget_makes_more_blocks_and_the_same_map():
     networks, image = [tiny(), tiny(2, seed=1)], Volume.from_array(noise())
     small = passes(networks, image, memory_budget=200_000)
-    assert all(len(stage.blocks()) > 3 and stage.bytes_of(stage.block_shape) <= 200_000 for stage in small[0].stages)
+    group, = small[0].groups
+    assert group.nbytes <= 200_000 and len(group.columns()) > 1
+    assert all(len(stage.blocks()) > 3 for stage in group.stages)
     np.testing.assert_allclose(run(small, image).read(), infer_array(networks, image.read()), atol=TOLERANCE)
 
 
@@ -123,9 +129,12 @@ def test_dropout_is_off_and_modes_come_back():
 
 
 def test_progress_tells_every_voxel_once():
-    told = []
-    infer_array([("a", tiny()), ("b", tiny(2))], noise(), memory_budget=300_000, progress=lambda *x: told.append(x))
-    assert {stage: sum(n for s, n, _ in told if s == stage) for stage in "ab"} == dict.fromkeys("ab", np.prod(SHAPE))
+    """Those of the earlier map as often as columns overlap there."""
+    told, networks = [], [("a", tiny()), ("b", tiny(2))]
+    infer_array(networks, noise(), memory_budget=300_000, progress=lambda *x: told.append(x))
+    group, = passes(networks, Volume.from_array(noise()), memory_budget=300_000)[0].groups
+    assert {stage: sum(n for s, n, _ in told if s == stage) for stage in "ab"} == group.voxels
+    assert group.voxels["b"] == np.prod(SHAPE) < group.voxels["a"] and len(group.columns()) > 1
     assert len(told) > 6 and not any(kept for _, _, kept in told)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from data import Roi, Volume
+from data.errors import UnreadableFile
 from tests.znn.pipeline.tiny import PLACE, RESOLUTION, SHAPE, noise, tiny
 from znn.pipeline.averaging import passes
 from znn.pipeline.errors import Interrupted, OutputExists, OutputNotWritable, PartialMismatch
@@ -45,12 +46,32 @@ def stored(path):
 
 
 def stop_after(blocks):
+    """Interrupted when so many blocks of the last stage are computed."""
     def progress(stage, voxels, kept):
         nonlocal blocks
-        blocks -= not kept
+        blocks -= stage == "deep" and not kept
         if blocks == 0:
             raise Interrupted("enough")
     return progress
+
+
+def planned(networks, image, **options):
+    group, = passes(networks, image, memory_budget=BUDGET, **options)[0].groups
+    return group
+
+
+def done_blocks(path, stage="deep"):
+    with h5py.File(partial_path(path)) as file:
+        return int(file[f"0/{stage}/done"][()].sum())
+
+
+def go_on(networks, image, path, **options):
+    """Give the same again: how many blocks of each stage are computed, and how many voxels there were in all."""
+    told = []
+    infer_to_file(networks, image, path, ABOUT, **{"memory_budget": BUDGET} | options,
+                  progress=lambda *each: told.append(each))
+    computed = {name: sum(stage == name and not kept for stage, _, kept in told) for name, _ in networks}
+    return computed, {name: sum(n for stage, n, _ in told if stage == name) for name, _ in networks}
 
 
 def test_the_file_holds_the_map_and_where_it_lies(tmp_path, networks, image, expected):
@@ -82,10 +103,10 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, networks, image, expec
     path = tmp_path / "map.h5"
     with pytest.raises(Interrupted):
         infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=stop_after(blocks))
-    assert not path.exists() and partial_path(path).exists()
-    told = []
-    infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=lambda *x: told.append(x))
-    assert sum(kept for _, _, kept in told) == blocks and sum(n for _, n, _ in told) == 2 * np.prod(SHAPE)
+    assert not path.exists() and done_blocks(path) == blocks
+    group = planned(networks, image)
+    computed, voxels = go_on(networks, image, path)
+    assert computed["deep"] == len(group.last.blocks()) - blocks and voxels == group.voxels
     np.testing.assert_array_equal(stored(path)[0], expected)
     assert os.listdir(tmp_path) == ["map.h5"]
 
@@ -98,7 +119,7 @@ from znn.pipeline.output import infer_to_file
 left = 7
 def progress(*told):
     global left
-    left -= 1
+    left -= told[0] == "deep"
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 infer_to_file([("flat", tiny()), ("deep", tiny(2, seed=1))], Volume.from_array(noise()), sys.argv[1],
@@ -110,33 +131,50 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, networks, image, expect
     path = tmp_path / "map.h5"
     assert subprocess.run([sys.executable, "-c", KILLED, path]).returncode == -signal.SIGKILL
     assert os.listdir(tmp_path) == ["map.h5.partial"]
-    told = []
-    infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=lambda *x: told.append(x))
-    assert sum(kept for _, _, kept in told) == 7
+    kept = done_blocks(path)
+    assert kept in (6, 7)                          # the last was on its way to the disk
+    computed, _ = go_on(networks, image, path)
+    assert computed["deep"] == len(planned(networks, image).last.blocks()) - kept
     np.testing.assert_array_equal(stored(path)[0], expected)
 
 
-def test_a_smaller_budget_begins_the_unfinished_stage_anew(tmp_path, networks, image, expected):
-    path = tmp_path / "map.h5"
-    flat = len(passes(networks, image, memory_budget=BUDGET)[0].stages[0].blocks())
+def test_a_smaller_budget_begins_the_unfinished_map_anew(tmp_path, networks, image, expected):
+    path, blocks = tmp_path / "map.h5", len(planned(networks, image).last.blocks())
     with pytest.raises(Interrupted):
-        infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=stop_after(flat + 2))
-    told = []
-    infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET / 2, progress=lambda *x: told.append(x))
-    assert [kept for stage, _, kept in told if stage == "flat"] == [True] * flat
-    deep = [kept for stage, _, kept in told if stage == "deep"]
-    assert not any(deep) and len(deep) > len(passes(networks, image, memory_budget=BUDGET)[0].stages[1].blocks())
+        infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=stop_after(2))
+    assert go_on(networks, image, path, memory_budget=0.6 * BUDGET)[0]["deep"] > blocks
     np.testing.assert_allclose(stored(path)[0], expected, atol=1e-5)
 
 
 def test_a_little_less_memory_keeps_the_recorded_blocks(tmp_path, networks, image, expected):
-    path = tmp_path / "map.h5"
+    path, blocks = tmp_path / "map.h5", len(planned(networks, image).last.blocks())
     with pytest.raises(Interrupted):
         infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=stop_after(2))
-    told = []
-    infer_to_file(networks, image, path, ABOUT, memory_budget=0.9 * BUDGET, progress=lambda *x: told.append(x))
-    assert sum(kept for _, _, kept in told) == 2
+    assert go_on(networks, image, path, memory_budget=0.9 * BUDGET)[0]["deep"] == blocks - 2
     np.testing.assert_array_equal(stored(path)[0], expected)
+
+
+def test_no_map_of_an_earlier_stage_is_written(tmp_path, networks, image):
+    """But where its extremes are needed, which are known only when all of it is there."""
+    for how, stages in (("fixed", ["deep"]), ("stack", ["deep", "flat"])):
+        path = tmp_path / f"{how}.h5"
+        with pytest.raises(Interrupted):
+            infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, recursion_scaling=how,
+                          progress=stop_after(2))
+        assert os.listdir(tmp_path) == [f"{how}.h5.partial"]
+        with h5py.File(partial_path(path)) as file:
+            assert list(file["0"]) == stages
+        assert partial_path(path).stat().st_size < (len(stages) + 0.5) * 4 * np.prod(SHAPE)
+        partial_path(path).unlink()
+
+
+def test_a_stage_that_is_kept_is_not_computed_again(tmp_path, networks, image):
+    path, options = tmp_path / "map.h5", {"memory_budget": BUDGET, "recursion_scaling": "stack"}
+    with pytest.raises(Interrupted):
+        infer_to_file(networks, image, path, ABOUT, progress=stop_after(2), **options)
+    computed, voxels = go_on(networks, image, path, recursion_scaling="stack", memory_budget=0.5 * BUDGET)
+    assert computed["flat"] == 0 and voxels == dict.fromkeys(["flat", "deep"], np.prod(SHAPE))
+    np.testing.assert_allclose(stored(path)[0], infer_volume(networks, image, **options).read(), atol=1e-5)
 
 
 @pytest.mark.parametrize("change, words", [
@@ -147,7 +185,7 @@ def test_a_little_less_memory_keeps_the_recorded_blocks(tmp_path, networks, imag
 def test_an_unfinished_run_of_something_else_is_not_gone_on_with(tmp_path, networks, image, change, words):
     path = tmp_path / "map.h5"
     with pytest.raises(Interrupted):
-        infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=stop_after(3))
+        infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET, progress=stop_after(1))
     before = partial_path(path).read_bytes()
     with pytest.raises(PartialMismatch, match=f"{words}.*resume=false"):
         infer_to_file(networks, image, path, **{"about": ABOUT, "memory_budget": BUDGET} | change)
@@ -232,16 +270,15 @@ def test_a_folder_that_refuses_is_said(tmp_path, networks, image):
         infer_to_file(networks, image, "/proc/map.h5", ABOUT)
 
 
-def test_a_full_disk_is_found_before_the_work(tmp_path, networks, image, monkeypatch):
-    work, voxels = passes(networks, image), np.prod(SHAPE)
-    usage = namedtuple("usage", "total used free")
-    for free, fits in ((9 * voxels - 1, False), (9 * voxels, True)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage(0, 0, free))
-        if fits:
-            check_space(tmp_path / "map.h5", work, itemsize=1)
-        else:
-            with pytest.raises(OutputNotWritable, match=r"2 stage.*GB free"):
-                check_space(tmp_path / "map.h5", work, itemsize=1)
+@pytest.mark.parametrize("how, averaging, maps", [("fixed", 1, 1), ("stack", 1, 2), ("fixed", 8, 2), ("stack", 8, 10)])
+def test_a_full_disk_is_found_before_the_work(tmp_path, networks, image, monkeypatch, how, averaging, maps):
+    work = passes(networks, image, averaging=averaging, recursion_scaling=how)
+    usage, needed = namedtuple("usage", "total used free"), (4 * maps + 1) * np.prod(SHAPE)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, needed))
+    check_space(tmp_path / "map.h5", work, itemsize=1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, needed - 1))
+    with pytest.raises(OutputNotWritable, match=r"GB free"):
+        check_space(tmp_path / "map.h5", work, itemsize=1)
 
 
 def test_a_disk_that_fills_up_keeps_the_blocks_before(tmp_path, networks, image, monkeypatch):
@@ -255,8 +292,26 @@ def test_a_disk_that_fills_up_keeps_the_blocks_before(tmp_path, networks, image,
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputNotWritable, match=r"No space left.*are kept"):
+    with pytest.raises(OutputNotWritable, match=r"map\.h5\.partial: writing failed .*No space left.*are kept"):
         infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET)
+    assert done_blocks(path) == 3
     with h5py.File(partial_path(path)) as file:
-        assert file["0/flat/done"][()].sum() == 3
         assert json.loads(file.attrs["about"])["checkpoint_sha256"] == "aa"
+
+
+class Damaged:
+    """Sections from the 25th on cannot be read."""
+
+    shape, dtype = (30, 61, 83), np.dtype(np.float32)
+
+    def __getitem__(self, slices):
+        if slices[0].stop > 24:
+            raise UnreadableFile("stack.h5:volumes/raw: reading failed; the file is damaged")
+        return noise(self.shape)[slices]
+
+
+def test_what_cannot_be_read_is_said_and_the_blocks_before_are_kept(tmp_path, networks):
+    path, image = tmp_path / "map.h5", Volume(Damaged())
+    with pytest.raises(UnreadableFile, match=r"stack\.h5:volumes/raw: reading failed"):
+        infer_to_file(networks, image, path, ABOUT, memory_budget=BUDGET)
+    assert os.listdir(tmp_path) == ["map.h5.partial"] and done_blocks(path) >= 1
