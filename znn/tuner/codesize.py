@@ -7,6 +7,7 @@ from znn.codegen.plan import OUT, A, B
 
 LOOP = 10     # instructions to run a loop, and to move the tensors' places
 STORE = 4     # to finish and store a sum: what is there already, bias, activation
+PLANS = 128   # that are remembered: a schedule is met as a neighbour, then looked at
 
 
 def instructions(plan, native):
@@ -17,7 +18,7 @@ def instructions(plan, native):
     return int(counted(plan, native)[1] @ (1, 1, 1, STORE, LOOP))
 
 
-@lru_cache(128)  # of a plan that is met as a neighbour, then looked at
+@lru_cache(PLANS)
 def counted(plan, native):
     """Multiplications, loads of a and of b, and stores, in instructions, and turns of loops, that a plan makes.
 

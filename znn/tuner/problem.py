@@ -10,9 +10,8 @@ from znn.codegen.plan import PLAIN, Epilogue, Plan
 from znn.codegen.target import Target
 from znn.loops import Contraction, IllegalSchedule, Schedule
 from znn.runtime.cache import generator
-from znn.tuner.codesize import instructions
+from znn.tuner.codesize import PLANS, instructions
 
-PLANS = 128                # that are remembered: a schedule is met as a neighbour, then looked at
 MAX_LOOPS = 20             # of a schedule: what an observation has room for
 MAX_INSTRUCTIONS = 10_000  # of a kernel: it compiles in about a second at most, 0.1 ms for each
 MAX_COPIES = 32 << 20      # bytes of private outputs of a parallel sum

@@ -3,16 +3,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from torch import nn as tnn
 
 import models
 import znn
-from tests.znn.graph.functions import SIZES, functions, volume_for
+from tests.znn.graph.functions import functions, volume_for
+from tests.znn.graph.narrowed import Users, check_run
 from tests.znn.graph.test_compile import NETWORKS, in_double_precision, small
-from znn import nn
 from znn.codegen import target
-from znn.graph import interpreter
-from znn.graph.executor import Executable
 from znn.graph.interpreter import interpret
 from znn.graph.ir import Constant, check
 from znn.graph.passes import stages
@@ -87,30 +84,11 @@ def rounded(x):
     return torch.from_numpy(np.float32(x)).bfloat16().double().numpy()
 
 
-def interpret_rounded(function, x, monkeypatch):
-    """The meaning, with what is bf16 rounded."""
-    with monkeypatch.context() as patch:
-        def value(function, values, atom, real=interpreter._value):
-            found = real(function, values, atom)
-            return rounded(found) if atom is not None and atom.type.dtype == "bf16" else found
-
-        patch.setattr(interpreter, "_value", value)
-        return interpret(function, x)
-
-
 @given(functions())
 @settings(deadline=None, max_examples=60)
 def test_any_function_is_run_as_the_interpreter_does_with_rounded_values(function):
-    """But for numbers so near the middle of two that float32 rounds them to the other one, which are few."""
     made = stages(function, "bf16")["assign_precision"]
-    x = volume_for(function).astype(np.float32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZNN_WINOGRAD", "0")
-        expected = interpret_rounded(made, x, patch)
-        out = np.full(expected.shape, np.nan, np.float32)
-        Executable(made.at(SIZES)).run(x, out)
-    apart = np.abs(out - expected)
-    assert np.median(apart) <= 1e-4 * np.abs(expected).max() and apart.max() <= 0.1 * np.abs(expected).max()
+    check_run(made, volume_for(function).astype(np.float32), "bf16", rounded)
 
 
 @pytest.mark.parametrize("name", target.available())
@@ -131,19 +109,6 @@ def test_maps_between_take_half_the_memory():
 
 
 def test_a_users_network_with_an_odd_number_of_maps():
-    class Users(tnn.Module):
-        in_channels = 2
-
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Conv3d(2, 5, (1, 3, 3)), nn.Conv3d(5, 7, (2, 2, 2), activation=nn.ReLU())
-            self.third, self.norm = nn.Conv3d(7, 7, (1, 1, 1)), tnn.BatchNorm3d(7)
-            self.last, self.pool = nn.Conv3d(7, 3, (1, 1, 1)), nn.MaxFilter3d((1, 2, 2))
-
-        def forward(self, x):
-            h = self.pool(torch.tanh(self.second(self.first(x))))
-            return self.last(torch.relu(self.norm(h + self.third(h))) * 0.5)
-
     torch.manual_seed(0)
     net, x = Users().eval(), torch.randn(2, 2, 3, 30, 41)
     with torch.inference_mode():

@@ -10,14 +10,13 @@ from torch import nn as tnn
 
 import models
 import znn
-from tests.znn.graph.functions import SIZES, functions, volume_for
+from tests.znn.graph.functions import functions, volume_for
+from tests.znn.graph.narrowed import Users, check_run
 from tests.znn.graph.test_compile import NETWORKS, in_double_precision, small
 from znn import nn
 from znn.codegen import target
-from znn.graph import interpreter
 from znn.graph.compiled import has_instruction
 from znn.graph.errors import GraphError
-from znn.graph.executor import Executable
 from znn.graph.interpreter import interpret
 from znn.graph.ir import check
 from znn.graph.passes import stages
@@ -160,31 +159,13 @@ def test_the_meaning_stays(function):
     assert np.abs(interpret(made, x) - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-def interpret_rounded(function, x, monkeypatch):
-    """The meaning, with what is u8 rounded and cut off."""
-    with monkeypatch.context() as patch:
-        def value(function, values, atom, real=interpreter._value):
-            found = real(function, values, atom)
-            return np.clip(np.rint(found), 0, 255) if atom is not None and atom.type.dtype == "u8" else found
-
-        patch.setattr(interpreter, "_value", value)
-        return interpret(function, x)
-
-
 @given(functions())
 @settings(deadline=None, max_examples=60)
 def test_any_function_is_run_as_the_interpreter_does_with_rounded_values(function):
-    """But for numbers so near the middle of two that float32 rounds them to the other one, which are few."""
     x = volume_for(function).astype(np.float32)
     whole = stages(function)["assign_precision"]
     made = stages(function, "int8", ranges=seen(whole, x))["assign_precision"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZNN_WINOGRAD", "0")
-        expected = interpret_rounded(made, x, patch)
-        out = np.full(expected.shape, np.nan, np.float32)
-        Executable(made.at(SIZES)).run(x, out)
-    apart = np.abs(out - expected)
-    assert np.median(apart) <= 1e-4 * np.abs(expected).max() and apart.max() <= 0.1 * np.abs(expected).max()
+    check_run(made, x, "u8", lambda values: np.clip(np.rint(values), 0, 255))
 
 
 @pytest.mark.parametrize("name", target.available())
@@ -210,22 +191,6 @@ def test_maps_between_take_a_quarter_of_the_memory():
     whole, quarter = (znn.compile(net, precision, samples=samples).peak_bytes((1, 200, 200))
                       for precision, samples in (("fp32", None), ("int8", [x])))
     assert quarter < 0.3 * whole  # the input of the first layer and its result are float32
-
-
-class Users(tnn.Module):
-    """A user's network with odd numbers of maps, and sums, tanh and normalisation between convolutions."""
-
-    in_channels = 2
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv3d(2, 5, (1, 3, 3)), nn.Conv3d(5, 7, (2, 2, 2), activation=nn.ReLU())
-        self.third, self.norm = nn.Conv3d(7, 7, (1, 1, 1)), tnn.BatchNorm3d(7)
-        self.last, self.pool = nn.Conv3d(7, 3, (1, 1, 1)), nn.MaxFilter3d((1, 2, 2))
-
-    def forward(self, x):
-        h = self.pool(torch.tanh(self.second(self.first(x))))
-        return self.last(torch.relu(self.norm(h + self.third(h))) * 0.5)
 
 
 @pytest.mark.parametrize("extent", [(3, 30, 7), (3, 7, 61), (2, 30, 83)], ids=str)
