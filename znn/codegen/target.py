@@ -4,8 +4,11 @@
 """
 import contextlib
 import contextvars
+import ctypes
 import functools
 import os
+import platform
+import sys
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -81,24 +84,40 @@ def _for_widths(name, intrinsic, feature):
     return tuple(Instruction(name, bits // 32, f"{intrinsic}.{bits}", feature) for bits in (512, 256, 128))
 
 
+_MATRIX_UNIT = tuple(Instruction(name, 16, f"llvm.x86.{intrinsic}", feature) for name, intrinsic, feature in (
+    ("configure registers", "ldtilecfg", "amx-tile"), ("release registers", "tilerelease", "amx-tile"),
+    ("zero register", "tilezero", "amx-tile"), ("load register", "tileloadd64", "amx-tile"),
+    ("store register", "tilestored64", "amx-tile"), ("multiply bf16", "tdpbf16ps", "amx-bf16"),
+    ("multiply u8", "tdpbsud", "amx-int8")))  # of signed weights and unsigned values
+
 TARGETS = {t.name: t for t in (
     Target("avx512", 512, 32, ("avx512f", "avx512vl", "avx512dq", "avx512bw"), "host",
            "x86_64-linux-gnu", "skylake-avx512",
            (*_for_widths("dot bf16", "llvm.x86.avx512bf16.dpbf16ps", "avx512bf16"),
             *_for_widths("round bf16", "llvm.x86.avx512bf16.cvtne2ps2bf16", "avx512bf16"),
-            *_for_widths("dot u8", "llvm.x86.avx512.vpdpbusd", "avx512vnni"))),
+            *_for_widths("dot u8", "llvm.x86.avx512.vpdpbusd", "avx512vnni"), *_MATRIX_UNIT)),
     Target("avx2", 256, 16, ("avx2", "fma"), "haswell", "x86_64-linux-gnu", "haswell"),
     Target("neon", 128, 32, ("neon",), "host", "aarch64-linux-gnu", "neoverse-n1"),
     Target("generic", 128, 16, (), "", "", ""),
 )}
+
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18  # Linux, Documentation/arch/x86/xstate.rst
 
 _forced = contextvars.ContextVar("forced target", default=None)
 
 
 @functools.cache
 def _features():
-    """LLVM's features of the processor at hand, and whether it has them."""
-    return dict(llvm.get_host_cpu_features())
+    """LLVM's features of the processor at hand, and whether it has them and may use them."""
+    granted = _matrix_unit_granted()
+    return {f: has and (granted or not f.startswith("amx-")) for f, has in llvm.get_host_cpu_features().items()}
+
+
+def _matrix_unit_granted():
+    """Ask Linux for the registers of AMX, which are large and no process has unless it asks; threads have them too."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from znn.codegen.group import elements
 from znn.codegen.plan import Epilogue
 from znn.loops.contraction import row_major
 from znn.loops.convolution import conv_backward_data, conv_backward_weights, conv_forward
-from znn.runtime import arena, arrays, default, driver, pointwise, switches, winograd_choice, winograd_weights
+from znn.runtime import arena, arrays, default, driver, matrix, pointwise, switches, winograd_choice, winograd_weights
 from znn.runtime.arrays import valid
 from znn.runtime.database import follows_schedules
 from znn.runtime.request import Request
@@ -57,6 +57,9 @@ def forward_way(x_shape, w_shape, dilation, epilogue, dtype):
     `dtype` is that of the elements of x, a numpy dtype or a Group; shapes count channels, not elements.
     """
     extent, dilation, where = valid(x_shape, w_shape[2:], dilation), tuple(dilation), target.current()
+    on_matrix_unit = matrix.made(x_shape, w_shape[0], w_shape[2:], dilation, dtype, epilogue, where)
+    if on_matrix_unit:
+        return on_matrix_unit, None
     tiles = _at_points() and winograd_choice.made(*w_shape[:2], extent, w_shape[2:], dilation, dtype, epilogue, where)
     if tiles:
         return tiles, None

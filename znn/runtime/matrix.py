@@ -1,0 +1,52 @@
+"""Convolutions of narrow numbers on the processor's matrix unit, where it has one (`znn.codegen.matrix`)."""
+import math
+
+from znn.codegen import matrix
+from znn.codegen.group import Group, elements
+from znn.runtime import arrays, driver, kernel, switches
+from znn.runtime.groups import grouped
+from znn.runtime.quantised import fours
+
+
+def made(x_shape, co, taps, dilation, dtype, epilogue, where):
+    """A `MatrixConvolution`; None where the processor has no such unit, or something else must compute it.
+
+    Parameters
+    ----------
+    x_shape : (n, channels, z, y, x)
+    co : int
+    taps, dilation : (int, int, int)
+    dtype : numpy.dtype or Group
+        Of the elements of x.
+    epilogue : Epilogue
+    where : Target
+    """
+    if not isinstance(dtype, Group) or epilogue.accumulate or not switches.on("ZNN_MATRIX_UNIT"):
+        return None
+    return MatrixConvolution(x_shape, co, taps, dilation, dtype, epilogue, where) if matrix.supports(
+        where, dtype) else None
+
+
+class MatrixConvolution:
+    """A convolution of inputs of one shape; parameters are those of `made`."""
+
+    def __init__(self, x_shape, co, taps, dilation, dtype, epilogue, where):
+        n, channels, *extent = x_shape
+        self._x_shape, self._group = (n, elements(dtype, channels), *extent), dtype
+        self._tiling = matrix.Tiling(self._x_shape[1], co, tuple(taps))
+        self._code = kernel.address(matrix.convolution, where, dtype, self._x_shape, co, tuple(taps), tuple(dilation),
+                                    epilogue)
+        self._tasks = n * math.prod(arrays.valid(x_shape, taps, dilation)[:2])
+
+    def weights(self, w):
+        """What `launch` takes for weights (out, channels, kz, ky, kx), float32 or, for integers, int8."""
+        return self._tiling.packed(fours(w, axis=1) if self._group.integers else grouped(w, self._group, axis=1))
+
+    def scratch_shape(self):
+        """Of the memory that `launch` works in: none."""
+        return (0,)
+
+    def launch(self, y, x, weights, scratch, bias):
+        """Write the convolution of x, elements (n, elements, z, y, x), into y; contiguous, as is `bias`."""
+        driver.run([(self._code, y.ctypes.data, x.ctypes.data, weights.ctypes.data,
+                     0 if bias is None else bias.ctypes.data, self._tasks)])
