@@ -17,15 +17,15 @@ def put(monkeypatch, name, text):
 def test_all_variables_know_the_same_words(text, expected, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    for name in ("ZNN_WINOGRAD", "ZNN_KERNEL_CACHE", "ZNN_SCHEDULES"):
+    for name in ("ZNN_WINOGRAD", "ZNN_MATRIX_UNIT", "ZNN_KERNEL_CACHE", "ZNN_SCHEDULES"):
         put(monkeypatch, name, text)
     cache.store("entry", b"code")
-    assert conv._at_points() is expected
+    assert conv._at_points() is expected and switches.on("ZNN_MATRIX_UNIT") is expected
     assert (cache.load("entry") is not None) is expected
     assert database.file() == (tmp_path / "znn" / "schedules.sqlite" if expected else None)
 
 
-@pytest.mark.parametrize("name", ["ZNN_WINOGRAD", "ZNN_KERNEL_CACHE"])
+@pytest.mark.parametrize("name", ["ZNN_WINOGRAD", "ZNN_MATRIX_UNIT", "ZNN_KERNEL_CACHE"])
 def test_other_words_are_refused(name, monkeypatch):
     monkeypatch.setenv(name, "maybe")
     with pytest.raises(ValueError, match=f"{name}=maybe: expected one of 1, on, true, yes, 0, off, false, no"):
