@@ -231,7 +231,8 @@ class _Convolution:
         table = np.concatenate([np.uint8([1]), np.zeros(15, np.uint8), bytes_.view(np.uint8), rows])
         kind = ir.VectorType(I32, LINE // WORD)
         where = e.block(LINE // WORD)
-        e.b.store(ir.Constant(kind, [int(v) for v in table.view("<u4")]), e.b.bitcast(where, kind.as_pointer()), align=4)
+        words = ir.Constant(kind, [int(v) for v in table.view("<u4")])
+        e.b.store(words, e.b.bitcast(where, kind.as_pointer()), align=4)
         self._call("configure registers", self._bytes(where))
 
     def _bytes(self, pointer):

@@ -41,7 +41,7 @@ def unit(group):
     return where
 
 
-@pytest.mark.parametrize("group, multiply", [(BF16, "tdpbf16ps"), (U8, "tdpbsud")], ids=str)
+@pytest.mark.parametrize("group, multiply", [(BF16, "tdpbf16ps"), (U8, "tdpbsud")], ids=["bf16", "u8"])
 def test_two_by_two_tiles_share_what_they_read(group, multiply):
     where = unit(group)
     epilogue = Epilogue(bias=True, activation="relu", stores=group)

@@ -23,10 +23,10 @@ SHAPES = [(48, 36, (1, 3, 3), (2, 7, 61), (1, 1, 1)), (5, 7, (2, 3, 3), (1, 7, 8
           (1, 1, (1, 1, 1), (1, 1, 1), (1, 1, 1))]  # input and output channels, taps, extent of y, dilation
 
 
-@pytest.fixture(params=[BF16, U8], ids=str)
+@pytest.fixture(params=[BF16, U8], ids=lambda g: g.name)
 def group(request):
     if not matrix.supports(target.current(), request.param):
-        pytest.skip(f"this processor has no matrix unit for {request.param}, or the system does not let us use it")
+        pytest.skip(f"this processor has no matrix unit for {request.param.name}, or the system does not let us use it")
     return request.param
 
 
@@ -35,7 +35,8 @@ def operands(rng, group, ci, co, taps, extent, dilation):
     shape = (2, ci, *(n + d * (k - 1) for n, d, k in zip(extent, dilation, taps)))
     if group is BF16:
         x, w, bias = (rng.standard_normal(s).astype(np.float32) for s in (shape, (co, ci, *taps), co))
-        return torch.from_numpy(x).bfloat16().float().numpy(), torch.from_numpy(w).bfloat16().float().numpy(), bias, None
+        x, w = (torch.from_numpy(a).bfloat16().float().numpy() for a in (x, w))
+        return x, w, bias, None
     x, w = rng.integers(0, 256, shape).astype(np.uint8), rng.integers(-127, 128, (co, ci, *taps)).astype(np.int8)
     factors = rng.uniform(0.5, 1, co) * 40 / np.sqrt(w[0].size * 2e8)
     return x, w, rng.normal(0, 40, co).astype(np.float32), factors.astype(np.float32)
