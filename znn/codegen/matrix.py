@@ -140,21 +140,21 @@ class _Convolution:
         stored = groups.elements(self.epilogue.stores, self.tiling.outputs)
         goal = e.b.add(e.mul(volume, stored * z * y * x), e.mul(e.b.add(e.mul(section, y), line), x))
         self.goal = e.at(self.out, goal)
-        pairs, odd = divmod(len(self.tiling.tops), len(LEFT))
-        if pairs:
-            e.loop(I64(pairs), [], lambda i: self._columns(e.mul(i, len(LEFT)), len(LEFT)))
-        if odd:
-            self._columns(I64(pairs * len(LEFT)), 1)
+        wide = len(SUMS) // len(LEFT)
+        full, rest = divmod(-(-x // SIDE), wide)
+        if full:
+            e.loop(I64(full), [], lambda i: self._columns(e.mul(i, wide * SIDE), wide))
+        if rest:
+            self._columns(I64(full * wide * SIDE), rest)
         return []
 
-    def _columns(self, tile, high):
-        """`high` tiles of outputs, as many tiles of columns as there are registers for their sums at a time."""
-        wide = len(SUMS) // high
-        full, rest = divmod(-(-self.extent[2] // SIDE), wide)
-        if full:
-            self.e.loop(I64(full), [], lambda i: self._block(tile, high, self.e.mul(i, wide * SIDE), wide))
-        if rest:
-            self._block(tile, high, I64(full * wide * SIDE), rest)
+    def _columns(self, column, wide):
+        """`wide` tiles of columns, which caches hold meanwhile: all outputs, two tiles of them at a time."""
+        pairs, odd = divmod(len(self.tiling.tops), len(LEFT))
+        if pairs:
+            self.e.loop(I64(pairs), [], lambda i: self._block(self.e.mul(i, len(LEFT)), len(LEFT), column, wide))
+        if odd:
+            self._block(I64(pairs * len(LEFT)), 1, column, wide)
         return []
 
     def _block(self, tile, high, column, wide):

@@ -3,7 +3,7 @@ import math
 
 from znn.codegen import matrix
 from znn.codegen.group import Group, elements
-from znn.runtime import arrays, driver, kernel, switches
+from znn.runtime import arena, arrays, driver, kernel, switches
 from znn.runtime.groups import grouped
 from znn.runtime.quantised import fours
 
@@ -40,7 +40,10 @@ class MatrixConvolution:
 
     def weights(self, w):
         """What `launch` takes for weights (out, channels, kz, ky, kx), float32 or, for integers, int8."""
-        return self._tiling.packed(fours(w, axis=1) if self._group.integers else grouped(w, self._group, axis=1))
+        packed = self._tiling.packed(fours(w, axis=1) if self._group.integers else grouped(w, self._group, axis=1))
+        lines = arena.empty(packed.shape, packed.dtype)  # elsewhere each row of a tile would be in two of the cache's
+        lines[...] = packed
+        return lines
 
     def scratch_shape(self):
         """Of the memory that `launch` works in: none."""
