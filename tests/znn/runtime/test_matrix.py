@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from znn.codegen import matrix, target
 from znn.codegen.group import BF16, U8
 from znn.codegen.plan import PLAIN
-from znn.runtime import arrays, conv
+from znn.runtime import arena, arrays, conv
 from znn.runtime.groups import grouped
 from znn.runtime.matrix import MatrixConvolution
 from znn.runtime.prepared import Convolution
@@ -112,6 +112,12 @@ def test_threads_have_registers_of_their_own(group):
     expected = one(0)
     with ThreadPoolExecutor(4) as pool:
         assert all(np.array_equal(y, expected) for y in pool.map(one, range(16)))
+
+
+def test_weights_begin_on_a_cache_line(group):
+    way = MatrixConvolution((1, 5, 1, 1, 16), 7, (1, 1, 1), (1, 1, 1), group, PLAIN, target.current())
+    w = np.ones((7, 5, 1, 1, 1), np.float32 if group is BF16 else np.int8)
+    assert all(way.weights(w).ctypes.data % arena.LINE == 0 for _ in range(8))
 
 
 def test_the_switch_turns_to_vectors(group, monkeypatch):
