@@ -23,11 +23,13 @@ class Epilogue:
     `activation` is None, "relu", or (a, b) for a tanh(b s).  `stores` says in what groups the result is stored; None:
     in numbers of the type that it is summed in.  Sums of integers become float32 first, multiplied by a factor of
     their channel where there is a bias; integers that are stored have `zero` added to them, which then stands for 0.
+    With `mixes` that many sums over the channels of the result are what is stored, a convolution of one voxel; only
+    `znn.codegen.matrix` does it.
 
     Raises
     ------
     ValueError
-        If it is to add to what is stored in groups: that has lost the precision of a sum.
+        If it is to add to what is stored in groups, which has lost the precision of a sum, or mixes both.
     """
 
     accumulate: bool = False
@@ -35,8 +37,11 @@ class Epilogue:
     activation: str | tuple | None = None
     stores: Group | None = None
     zero: int = 0
+    mixes: int = 0
 
     def __post_init__(self):
+        if self.mixes and (self.stores or self.accumulate):
+            raise ValueError("channels that are mixed are stored as they are summed, and added to nothing")
         if self.stores and self.accumulate:
             raise ValueError(f"a sum that is stored as {self.stores.name} cannot be added to: store it in the type "
                              "that it is summed in")
@@ -47,6 +52,7 @@ class Epilogue:
         """How what was measured names it: without what is not used."""
         fields = {"accumulate": self.accumulate, "bias": self.bias, "activation": self.activation}
         fields |= {"stores": self.stores.name, "zero": self.zero} if self.stores else {}
+        fields |= {"mixes": self.mixes} if self.mixes else {}
         return f"Epilogue({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 

@@ -15,7 +15,7 @@ from znn.graph.passes.precision import ARRAYS
 from znn.runtime import arena, groups
 from znn.runtime.elementwise import elementwise
 from znn.runtime.pool import max_filter
-from znn.runtime.prepared import Convolution
+from znn.runtime.prepared import Convolution, mixing
 from znn.runtime.quantised import dequantise, quantise
 
 BYTES = np.dtype(np.uint8)
@@ -120,15 +120,20 @@ class _Convolution(_Kernel):
     def __init__(self, call, weights):
         super().__init__(call, weights)
         w = weights[call["weight"].name]
-        bias, factors = (call[name] and weights[call[name].name] for name in ("bias", "factors"))
-        self._prepared = Convolution((1, *call["x"].type.shape), w, bias, call["dilation"], call["activation"],
-                                     call["onto"] is not None, _group(call["x"]), GROUPS.get(call["result"]), factors,
-                                     call["zero"])
+        bias, factors, *mix = (call[name] and weights[call[name].name]
+                               for name in ("bias", "factors", "mix", "mix_bias"))
+        x_shape, group = (1, *call["x"].type.shape), _group(call["x"])
+        if call["mix"] is None:
+            self._prepared = Convolution(x_shape, w, bias, call["dilation"], call["activation"],
+                                         call["onto"] is not None, group, GROUPS.get(call["result"]), factors,
+                                         call["zero"])
+        else:
+            self._prepared = mixing(x_shape, w, bias, call["dilation"], call["activation"], group, *mix)
         self._dtype = w.dtype
         self.scratch_bytes = int(np.prod(self._prepared.scratch_shape)) * w.dtype.itemsize
 
     def run(self, out, operands, scratch):
-        x, _, _, onto, _ = operands
+        x, _, _, onto, *_ = operands
         if onto is not None and onto.ctypes.data != out.ctypes.data:
             np.copyto(out, onto)
         scratch = scratch if scratch is None else scratch.view(self._dtype).reshape(self._prepared.scratch_shape)

@@ -51,14 +51,18 @@ def _windows(x, taps, dilation):
         yield tap, x[:, *(slice(k * d, k * d + n) for k, d, n in zip(tap, dilation, extents))]
 
 
-def _conv3d(call, x, w, bias, onto, factors):
+def _conv3d(call, x, w, bias, onto, factors, mix, mix_bias):
     y = sum(np.tensordot(w[:, :, *tap], part, 1) for tap, part in _windows(x, w.shape[2:], call["dilation"]))
     y = y if factors is None else y * _each(factors)
     y = y if onto is None else y + onto
     y = y if bias is None else y + _each(bias)
     if call["activation"] is not None:
         y = np.maximum(y, 0) if call["activation"] == "relu" else _tanh(y, *call["activation"])
-    return y + call["zero"]
+    y = y + call["zero"]
+    if mix is None:
+        return y
+    y = np.tensordot(mix[..., 0, 0, 0], y, 1)
+    return y if mix_bias is None else y + _each(mix_bias)
 
 
 def _each(numbers):

@@ -74,6 +74,17 @@ def _conv3d(call):
     if call["onto"] is not None and y.dtype != x.sums:
         raise IllTyped(f"expected a result of {x.sums}, as its sums are, to be added onto, found {y}: cast the sum")
     _activation(call["activation"])
+    return y if call["mix"] is None else _mixed(call, y)
+
+
+def _mixed(call, y):
+    """Type of what a convolution of one voxel makes of the result of a convolution."""
+    w = _shape(call["mix"], 5, "weights (mixes, out, 1, 1, 1)")
+    if w.shape[1:] != (y.shape[0], 1, 1, 1) or call["onto"] is not None or y.dtype != w.dtype:
+        raise IllTyped(f"expected weights of one voxel for {y}, that is added to nothing, found {w}: make it a call of "
+                       "its own")
+    y = y.like(w.shape[0], *y.shape[1:])
+    _channelwise(call["mix_bias"], y)
     return y
 
 
@@ -251,8 +262,9 @@ ONES, NONE = (1, 1, 1), (0, 0, 0)
 #            result[c, p] =
 OPERATORS = {
     # zero + activation(bias[c] + onto[c, p] + factors[c] sum_{i, k} weight[c, i, k] x[i, p + dilation k]), what is
-    # absent left out; elements of the result are those of the sums unless said
-    "conv3d": Operator(_conv3d, ("x", "weight"), ("bias", "onto", "factors"),
+    # absent left out; elements of the result are those of the sums unless said. With mix, which follows that:
+    # mix_bias[d] + sum_c mix[d, c] result[c, p]
+    "conv3d": Operator(_conv3d, ("x", "weight"), ("bias", "onto", "factors", "mix", "mix_bias"),
                        {"dilation": ONES, "activation": None, "result": None, "zero": 0}),
     # max_k x[c, p + dilation k], k over the window
     "max_filter": Operator(_max_filter, ("x",), (), {"window": ONES, "dilation": ONES}),

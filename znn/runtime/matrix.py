@@ -1,11 +1,19 @@
 """Convolutions of narrow numbers on the processor's matrix unit, where it has one (`znn.codegen.matrix`)."""
 import math
 
+import numpy as np
+
 from znn.codegen import matrix
 from znn.codegen.group import Group, elements
+from znn.codegen.matrix_tiles import Tiling
 from znn.runtime import arena, arrays, driver, kernel, switches
 from znn.runtime.groups import grouped
 from znn.runtime.quantised import fours
+
+
+def usable(dtype, where):
+    """Whether convolutions of elements of a type, a numpy dtype or a Group, are computed on a matrix unit."""
+    return isinstance(dtype, Group) and switches.on("ZNN_MATRIX_UNIT") and matrix.supports(where, dtype)
 
 
 def made(x_shape, co, taps, dilation, dtype, epilogue, where):
@@ -21,10 +29,9 @@ def made(x_shape, co, taps, dilation, dtype, epilogue, where):
     epilogue : Epilogue
     where : Target
     """
-    if not isinstance(dtype, Group) or epilogue.accumulate or not switches.on("ZNN_MATRIX_UNIT"):
+    if epilogue.accumulate or not usable(dtype, where):
         return None
-    return MatrixConvolution(x_shape, co, taps, dilation, dtype, epilogue, where) if matrix.supports(
-        where, dtype) else None
+    return MatrixConvolution(x_shape, co, taps, dilation, dtype, epilogue, where)
 
 
 class MatrixConvolution:
@@ -33,7 +40,7 @@ class MatrixConvolution:
     def __init__(self, x_shape, co, taps, dilation, dtype, epilogue, where):
         n, channels, *extent = x_shape
         self._x_shape, self._group = (n, elements(dtype, channels), *extent), dtype
-        self._tiling = matrix.Tiling(self._x_shape[1], co, tuple(taps))
+        self._tiling = Tiling(self._x_shape[1], co, tuple(taps))
         self._code = kernel.address(matrix.convolution, where, dtype, self._x_shape, co, tuple(taps), tuple(dilation),
                                     epilogue)
         self._tasks = n * math.prod(arrays.valid(x_shape, taps, dilation)[:2])
@@ -44,6 +51,19 @@ class MatrixConvolution:
         lines = arena.empty(packed.shape, packed.dtype)  # elsewhere each row of a tile would be in two of the cache's
         lines[...] = packed
         return lines
+
+    def constants(self, biases, mix, mix_bias):
+        """The bias that `launch` takes where channels are mixed: all numbers that are no weights of products.
+
+        Parameters
+        ----------
+        biases : ndarray of float32 or None
+            Of the outputs, and their factors.
+        mix, mix_bias : ndarray of float32, (mixes, out, 1, 1, 1), (mixes,) or None
+        """
+        biases = np.zeros(0, np.float32) if biases is None else biases
+        mix_bias = np.zeros(len(mix), np.float32) if mix_bias is None else mix_bias
+        return np.concatenate([biases, self._tiling.mixing(mix[..., 0, 0, 0]).ravel(), mix_bias])
 
     def scratch_shape(self):
         """Of the memory that `launch` works in: none."""

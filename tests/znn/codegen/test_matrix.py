@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.znn.codegen.test_target import assembly, inner_loops
 from znn.codegen import matrix, target
 from znn.codegen.group import BF16, U8
-from znn.codegen.matrix import SIDE, Tiling
+from znn.codegen.matrix_tiles import SIDE, Tiling
 from znn.codegen.plan import Epilogue
 
 
@@ -29,9 +29,21 @@ def test_tiles_hold_every_weight_once_and_rows_that_they_share_alike(elements, o
     assert {top + i for top in t.tops for i in range(t.height)} == set(range(t.outputs))
 
 
-def test_tiles_are_of_about_the_same_size():
-    t = Tiling(18, 36, (1, 3, 3))
-    assert (t.depth, t.steps, t.height, t.tops) == (9, [0, 9], 12, [0, 12, 24])
+@given(st.integers(1, 200), st.integers(1, 4))
+def test_what_is_computed_again_is_mixed_once(outputs, mixes):
+    t, w = Tiling(5, outputs, (1, 1, 1)), np.random.default_rng(0).uniform(1, 2, (mixes, outputs)).astype(np.float32)
+    total = np.zeros_like(w)
+    for tile, top in zip(t.mixing(w), t.tops):
+        total[:, top:top + t.height] += tile.T
+    assert np.array_equal(total, w)
+
+
+@pytest.mark.parametrize("outputs, high, height, tops", [
+    (7, 1, 7, [0]), (36, 3, 12, [0, 12, 24]), (60, 2, 16, [0, 16, 32, 44]), (96, 3, 16, [0, 16, 32, 48, 64, 80]),
+    (100, 3, 12, [0, 12, 24, 36, 48, 60, 72, 84, 88])])
+def test_tiles_are_of_about_the_same_size_and_two_or_three_to_a_block(outputs, high, height, tops):
+    t = Tiling(18, outputs, (1, 3, 3))
+    assert (t.depth, t.steps, t.high, t.height, t.tops) == (9, [0, 9], high, height, tops)
 
 
 def unit(group):
@@ -42,12 +54,21 @@ def unit(group):
 
 
 @pytest.mark.parametrize("group, multiply", [(BF16, "tdpbf16ps"), (U8, "tdpbsud")], ids=["bf16", "u8"])
-def test_two_by_two_tiles_share_what_they_read(group, multiply):
-    where = unit(group)
+@pytest.mark.parametrize("outputs, products, loads", [(32, 4, 4), (48, 6, 7)])
+def test_tiles_of_a_block_share_what_they_read(group, multiply, outputs, products, loads):
+    where, taps, x_shape = unit(group), 3, (1, 16, 1, 9, 66)
     epilogue = Epilogue(bias=True, activation="relu", stores=group)
-    text = assembly(matrix.convolution(where, group, (1, 16, 1, 9, 66), 32, (1, 3, 3), (1, 1, 1), epilogue), where)
-    loops = [loop for loop in inner_loops(text) if multiply in loop]
-    assert [(len(re.findall(multiply, loop)), len(re.findall("tileload", loop))) for loop in loops] == [(12, 12)]
+    text = assembly(matrix.convolution(where, group, x_shape, outputs, (1, 3, taps), (1, 1, 1), epilogue), where)
+    found = [(len(re.findall(multiply, loop)), len(re.findall("tileload", loop))) for loop in inner_loops(text)
+             if multiply in loop]
+    assert (taps * products, taps * loads) in found
+
+
+def test_rows_of_the_next_step_are_asked_for():
+    where = unit(BF16)
+    text = assembly(matrix.convolution(where, BF16, (1, 16, 1, 9, 66), 32, (1, 3, 3), (1, 1, 1), Epilogue()), where)
+    asked = [len(re.findall("prefetcht0", loop)) for loop in inner_loops(text) if "tdpbf16ps" in loop]
+    assert asked and all(n >= 16 * 3 for n in asked)  # of 16 elements 34 voxels or more, wherever they begin
 
 
 def test_sums_in_the_unit_begin_at_zero():

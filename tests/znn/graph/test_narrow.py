@@ -1,8 +1,12 @@
 """Networks in bf16: what the pass makes of a text, that the meaning stays, and how precisely it is run."""
+import re
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import models
 import znn
@@ -10,9 +14,11 @@ from tests.znn.graph.functions import functions, volume_for
 from tests.znn.graph.narrowed import Users, check_run
 from tests.znn.graph.test_compile import NETWORKS, in_double_precision, small
 from znn.codegen import target
+from znn.graph.errors import IllTyped
 from znn.graph.interpreter import interpret
 from znn.graph.ir import Constant, check
 from znn.graph.passes import stages
+from znn.graph.passes.mixing import mix_channels
 from znn.graph.passes.narrow import narrow
 from znn.graph.text import parse
 
@@ -80,15 +86,59 @@ def test_the_meaning_stays_and_the_text_reads_back(function):
     assert np.array_equal(interpret(check(narrow(function, "bf16")), x), interpret(function, x))
 
 
+MIXED = """fn net(%x: bf16[4, z, y, x]) -> f32[2, z, y, x - 2] {
+  const @a: bf16[5, 4, 1, 1, 3]
+  const @b: f32[5]
+  const @c: f32[2, 5, 1, 1, 1]
+  const @d: f32[2]
+  let %a: f32[5, z, y, x - 2] = conv3d(%x, @a, bias=@b, activation="relu")
+  let %c: f32[2, z, y, x - 2] = conv3d(%a, @c, bias=@d)
+  return %c
+}"""
+
+
+def test_a_convolution_of_one_voxel_joins_the_narrow_one_before_it():
+    function = parse(MIXED)
+    made = check(mix_channels(function))
+    assert str(made).splitlines()[5:-2] == [
+        '  let %c: f32[2, z, y, x - 2] = conv3d(%x, @a, bias=@b, mix=@c, mix_bias=@d, activation="relu")']
+    assert parse(str(made)) == made == mix_channels(made)
+
+
+@pytest.mark.parametrize("changes", [
+    [("bias=@d)", 'bias=@d, activation="relu")')], [("bf16", "f32")], [("f32[2,", "f32[5,"), ("f32[2]", "f32[5]")],
+    [("-> f32[2,", "-> f32[7,"), ("return %c", "let %e: f32[7, z, y, x - 2] = concat(%a, %c)\n  return %e")]],
+    ids=["activation", "not narrow", "many channels", "used twice"])
+def test_other_convolutions_are_not_joined(changes):
+    text = MIXED
+    for change in changes:
+        text = text.replace(*change)
+    function = check(parse(text))
+    assert mix_channels(function) == function
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ("@m: f32[2, 5, 1, 1, 1]", "@m: f32[2, 4, 1, 1, 1]", "expected weights of one voxel for f32[5, z, y, x - 2]"),
+    ("@m: f32[2, 5, 1, 1, 1]", "@m: f32[2, 5, 1, 1, 2]", "expected weights of one voxel"),
+    ("@d: f32[2]", "@d: f32[3]", "expected a number for each of 2 channels"),
+    ("mix=@m", "mix=@m, result=\"bf16\"", "expected weights of one voxel for bf16")])
+def test_channels_that_cannot_be_mixed(old, new, said):
+    text = str(mix_channels(parse(MIXED))).replace("@c", "@m")
+    with pytest.raises(IllTyped, match=re.escape(said)):
+        check(parse(text.replace(old, new)))
+
+
 def rounded(x):
     return torch.from_numpy(np.float32(x)).bfloat16().double().numpy()
 
 
-@given(functions())
+@given(functions(), st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_any_function_is_run_as_the_interpreter_does_with_rounded_values(function):
-    made = stages(function, "bf16")["assign_precision"]
-    check_run(made, volume_for(function).astype(np.float32), "bf16", rounded)
+def test_any_function_is_run_as_the_interpreter_does_with_rounded_values(function, on_vectors):
+    """With convolutions that mix channels at once, and with two in their place."""
+    made = stages(function, "bf16")["mix_channels"]
+    with mock.patch.dict("os.environ", {"ZNN_MATRIX_UNIT": "off" if on_vectors else "on"}):
+        check_run(made, volume_for(function).astype(np.float32), "bf16", rounded)
 
 
 @pytest.mark.parametrize("name", target.available())

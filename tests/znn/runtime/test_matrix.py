@@ -14,7 +14,7 @@ from znn.codegen.plan import PLAIN
 from znn.runtime import arena, arrays, conv
 from znn.runtime.groups import grouped
 from znn.runtime.matrix import MatrixConvolution
-from znn.runtime.prepared import Convolution
+from znn.runtime.prepared import Convolution, mixing
 from znn.runtime.quantised import fours
 
 SHAPES = [(48, 36, (1, 3, 3), (2, 7, 61), (1, 1, 1)), (5, 7, (2, 3, 3), (1, 7, 83), (1, 2, 2)),
@@ -96,6 +96,25 @@ def test_sums_of_integers_are_exact_whatever_the_shape(data):
     y = computed(U8, x, w, np.zeros(co, np.float32), np.ones(co, np.float32), shape[-1], None, None)
     sums = F.conv3d(torch.from_numpy(x).double(), torch.from_numpy(w).double(), dilation=shape[-1]).numpy()
     assert np.array_equal(y, sums.astype(np.float32))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_channels_mixed_at_once_are_those_of_two_convolutions(shape, switch, monkeypatch):
+    if switch == "on" and not matrix.supports(target.current(), BF16):
+        pytest.skip("this processor has no matrix unit for bf16, or the system does not let us use it")
+    monkeypatch.setenv("ZNN_MATRIX_UNIT", switch)
+    rng, dilation, co = np.random.default_rng(5), shape[-1], shape[1]
+    x, w, bias, _ = operands(rng, BF16, *shape)
+    mix, mix_bias = rng.standard_normal((3, co, 1, 1, 1)).astype(np.float32), np.float32([1, -2, 3])
+    made = mixing(x.shape, w, bias, dilation, "relu", BF16, mix, mix_bias)
+    assert isinstance(made, Convolution) == (switch == "on")
+    y = np.full((len(x), 3, *arrays.valid(x.shape, w.shape[2:], dilation)), np.nan, np.float32)
+    made.run(y, grouped(x, BF16, 1), arena.empty(made.scratch_shape, np.dtype(np.float32)))
+    inner = F.conv3d(*(torch.from_numpy(a).double() for a in (x, w, bias)), dilation=dilation).relu()
+    expected = F.conv3d(inner, *(torch.from_numpy(a).double() for a in (mix, mix_bias))).numpy()
+    tolerance = 1e-5 if switch == "on" else 0.02  # on vectors maybe at points, with rounded weights
+    assert np.abs(y - expected).max() <= tolerance * (1 + np.abs(expected).max())
 
 
 def test_a_constant_volume_stays_constant(group):

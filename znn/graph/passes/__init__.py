@@ -6,19 +6,23 @@ fold_constants     scales and shifts become part of the weights around them
 pool_last          what is monotone, as an activation, comes before a maximum, where a convolution can absorb it
 join_sums          the sum of two convolutions is one over the channels of both
 fuse               bias, sum and activation become part of the convolution before them
+mix_channels       a convolution of one voxel becomes part of the convolution before it
 =================  =====================================================================================
 
-Each leaves out what is not used any more. The element type is chosen last: `assign_precision`.
+Each leaves out what is not used any more. The element type is chosen by `assign_precision`, on which only the last of
+them depends.
 """
 from znn.graph.errors import GraphError
 from znn.graph.passes.fold import fold_constants
 from znn.graph.passes.fusion import fuse
+from znn.graph.passes.mixing import mix_channels
 from znn.graph.passes.pooling import pool_last
 from znn.graph.passes.precision import assign_precision
 from znn.graph.passes.sums import join_sums
 from znn.graph.passes.tidy import merge_equal
 
-PASSES = {f.__name__: f for f in (merge_equal, fold_constants, pool_last, join_sums, fuse)}
+BEFORE = (merge_equal, fold_constants, pool_last, join_sums, fuse)
+PASSES = {f.__name__: f for f in (*BEFORE, mix_channels)}
 
 
 def stages(function, precision="fp32", without=(), ranges=None):
@@ -37,7 +41,8 @@ def stages(function, precision="fp32", without=(), ranges=None):
     Returns
     -------
     dict of str to Function
-        By the name of the pass, in order; ``"trace"`` is the function as given, the last one ``"assign_precision"``.
+        By the name of the pass, in order; ``"trace"`` is the function as given, and ``"assign_precision"`` stands
+        before the last pass.
 
     Raises
     ------
@@ -48,8 +53,9 @@ def stages(function, precision="fp32", without=(), ranges=None):
         if name not in PASSES:
             raise GraphError(f"without: expected passes among {', '.join(PASSES)}, found {name!r}: correct the name")
     made = {"trace": function}
-    for name, apply in PASSES.items():
+    chosen = {"assign_precision": lambda function: assign_precision(function, precision, ranges)}
+    order = {f.__name__: f for f in BEFORE} | chosen | PASSES
+    for name, apply in order.items():
         if name not in without:
             made[name] = function = apply(function)
-    made["assign_precision"] = assign_precision(function, precision, ranges)
     return made
