@@ -1,4 +1,4 @@
-"""A dense network of `models` as max-pool fragments in plain PyTorch: the form that other engines run fastest.
+"""A dense network of `models` as max-pool fragments: the form that other engines run fastest, in plain PyTorch or ours.
 
 Where the dense form keeps every voxel and lets the taps of what follows move apart, a pooling of stride s here makes
 s x s volumes of one, each with every s-th voxel, side by side in the batch (Zlateski et al., arXiv 1606.05688)::
@@ -21,27 +21,32 @@ from znn.nn import Conv3d, MaxFilter3d
 class Plain(nn.Module):
     """A `znn.nn.Conv3d`, and what is added to it, with taps that are neighbours."""
 
-    def __init__(self, conv):
+    def __init__(self, conv, conv3d):
         super().__init__()
+        self._conv3d = conv3d
         self.weight, self.bias, self.activation = conv.weight, conv.bias, conv.activation
 
     def forward(self, x, *others):
-        y = F.conv3d(x, self.weight, self.bias)
+        y = self._conv3d(x, self.weight, self.bias)
         for layer, x2 in others:
-            y = y + F.conv3d(x2, layer.weight, layer.bias)
+            y = y + self._conv3d(x2, layer.weight, layer.bias)
         return y if self.activation is None else self.activation(y)
 
 
 class Split(nn.Module):
     """A maximum filter, then the fragments of its stride, (y, x), in the batch."""
 
-    def __init__(self, window, stride):
+    def __init__(self, window, stride, max_filter):
         super().__init__()
-        self.window, self.stride = window, stride
+        self.window, self.stride, self._max_filter = window, stride, max_filter
 
     def forward(self, x):
-        y, (sy, sx) = F.max_pool3d(x, self.window, stride=1), self.stride
+        y, (sy, sx) = self._max_filter(x, self.window), self.stride
         return torch.cat([y[..., i::sy, j::sx] for i, j in itertools.product(range(sy), range(sx))])
+
+
+def _max_filter(x, window):
+    return F.max_pool3d(x, window, stride=1)
 
 
 class Fragments(nn.Module):
@@ -50,9 +55,11 @@ class Fragments(nn.Module):
     Parameters
     ----------
     net : models.DenseNet
+    conv3d, max_filter : callable
+        ``conv3d(x, weight, bias)`` and ``max_filter(x, window)``, which compute.
     """
 
-    def __init__(self, net):
+    def __init__(self, net, conv3d=F.conv3d, max_filter=_max_filter):
         super().__init__()
         self.net, self.strides = copy.deepcopy(net), []
         layers = list(self.net.named_children())
@@ -60,10 +67,10 @@ class Fragments(nn.Module):
             if isinstance(layer, MaxFilter3d):
                 following = next(m for _, m in layers[number:] if isinstance(m, Conv3d))
                 self.strides.append([b // a for a, b in zip(layer.dilation[1:], following.dilation[1:])])
-                self.net.add_module(name, Split(layer.window, self.strides[-1]))
+                self.net.add_module(name, Split(layer.window, self.strides[-1], max_filter))
         for name, layer in layers:
             if isinstance(layer, Conv3d):
-                self.net.add_module(name, Plain(layer))
+                self.net.add_module(name, Plain(layer, conv3d))
 
     def forward(self, x):
         y = self.net(x)

@@ -29,11 +29,13 @@ from pathlib import Path
 import measure
 import numba
 import torch
+from fragments import Fragments
 from peers import PEERS
 
 import models
 import znn
 from znn.codegen import target
+from znn.nn import functional
 from znn.pipeline.prediction import PRECISIONS
 
 OURS = "znn fp32"
@@ -46,7 +48,23 @@ def _znn(precision):
     return make
 
 
-CONTESTANTS = {**{f"znn {precision}": _znn(precision) for precision in PRECISIONS}, **PEERS}
+def _znn_fragments(net, x, threads):
+    """In fp32 and not compiled, which costs next to nothing at these sizes."""
+    own = Fragments(net, functional.conv3d, functional.max_filter3d)
+
+    def call(x):
+        znn.use_engine("znn")
+        try:
+            with torch.inference_mode():
+                return own(x)
+        finally:
+            znn.use_engine("torch")
+
+    return call
+
+
+CONTESTANTS = {**{f"znn {precision}": _znn(precision) for precision in PRECISIONS}, "znn fragments": _znn_fragments,
+               **PEERS}
 
 
 def problem(name, output):
