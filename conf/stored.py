@@ -9,7 +9,7 @@ from data.files import replacing
 from znn.pipeline.lock import LOCK
 
 # What the weights so far depend on; the rest (steps, minutes, rates, folders, engine) may be given anew.
-FROZEN = ("experiment", "init", "seed", "stages.*.model", "stages.*.start_from_previous",
+FROZEN = ("experiment", "init", "seed", "stages.*.model", "stages.*.start_from_previous", "stages.*.folds",
           "stages.*.trainer.optimiser.name", "data.stacks", "data.standardisation", "data.recursion_scaling")
 HEADER = """\
 # Settings of this run, all of them. Go on with:  python train.py resume=<this folder>

@@ -6,14 +6,16 @@ from data.hdf5 import LazyDataset
 from znn.pipeline.output import BOUNDARY
 
 
-def map_digest(state, raw):
-    """Hexadecimal digest of what a map is made from: weights, a dict of tensors, and the grey values of a Volume.
+def map_digest(states, raw):
+    """Hexadecimal digest of what a map is made from: weights, a dict of tensors for each network that makes a part of
+    it, and the grey values of a Volume.
 
     The voxels count and not the file's name, so data may move between two runs, and others in its place are noticed.
     """
     digest = hashlib.sha256(repr((raw.shape, raw.dtype.str)).encode())
-    for name, tensor in sorted(state.items()):
-        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    for state in states.values():
+        for name, tensor in sorted(state.items()):
+            digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
     for block in blocks(raw.roi, (1, *raw.shape[1:])):
         digest.update(raw.read(block.write).tobytes())
     return digest.hexdigest()

@@ -35,11 +35,11 @@ class Monitor(Listener):
         self.check = interruption.check
         self.bar, self.events, self.smooth, self.trained = None, None, {}, {}
 
-    def begin(self, run, index, training):
-        """A stage begins, or goes on."""
+    def begin(self, run, fit, training):
+        """A network, a `crossfit.Fit`, begins to be trained, or goes on."""
         self.close()
-        self.run, self.index, self.stage = run, index, run.names[index]
-        self.curve = LearningCurve.read(run.folder, self.stage, training.progress.step, run.names[:index])
+        self.run, self.fit, self.stage = run, fit, fit.label
+        self.curve = LearningCurve.read(run.folder, self.stage, training.progress.step, list(run.finished))
         self.smooth, self.trained[self.stage] = {}, training
         self.bar = tqdm(total=1.0, initial=min(1.0, training.share), desc=self.stage, bar_format=BAR,
                         disable=self.hidden, dynamic_ncols=True)
@@ -73,7 +73,7 @@ class Monitor(Listener):
         self._add(training.progress.step, {"step": training.progress.step}
                   | {f"select_{name}": value for name, value in scores.items() if value is not None})
         if improved:
-            self.run.save_best(self.index, training)
+            self.run.save_best(self.fit, training)
 
     def _add(self, step, row):
         self.curve.add(self.stage, row)
@@ -86,13 +86,13 @@ class Monitor(Listener):
         source = stack.selection or stack.training
         region = window(source, PREVIEW_SIDE)
         with training.judged() as network:
-            probability = self.run.predict(self.index, network, stack, region, self.validating)
+            probability = self.run.predict(self.fit.index, network, stack, region, self.validating)
         write_preview(self.run.folder / "previews" / f"{self.stage}-{training.progress.step:06d}.png",
                       stack.image.read(region)[0], target_in(source, region)[0], probability[0])
         self.curve.draw()
 
     def save(self, training):
-        self.run.save_state(self.index, training)
+        self.run.save_state(self.fit, training)
         self.curve.write()
         if self.events is not None:
             self.events.flush()

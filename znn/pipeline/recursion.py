@@ -15,12 +15,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from data import PatchSampler, class_counts
 from znn.pipeline import checkpoint
 from znn.pipeline.beginning import initial_states
-from znn.pipeline.errors import CheckpointError, PipelineError, not_negative
+from znn.pipeline.crossfit import fits, outside, parts, regions
+from znn.pipeline.errors import CheckpointError, PipelineError, not_negative, positive
 from znn.pipeline.inference import MemoryStore, infer_volume
 from znn.pipeline.loss import BoundaryLoss
 from znn.pipeline.maps import keep_map, kept_map, made_from, map_digest
@@ -51,11 +53,17 @@ class StageSettings:
 
     model, trainer : the network, and how it is trained
     start_from_previous : begin with the layers of the stage before that agree in name and shape
+    folds : from 2 on, as many networks more are trained, each without a part of the training sections, and make the map
+        of that part for the next stage, see `crossfit`
     """
 
     model: Model
     trainer: Trainer = field(default_factory=Trainer)
     start_from_previous: bool = True
+    folds: int = 1
+
+    def __post_init__(self):
+        positive("stage folds", self.folds)
 
 
 class Recursion:
@@ -88,10 +96,13 @@ class Recursion:
         self.names = list(stages)
         self.about = {"normalisation": data.standardisation.to_dict(), "recursion_scaling": data.recursion_scaling,
                       "resolution_zyx": list(stacks[0].raw.resolution_zyx), "config": config or {}}
-        self.finished = {}                                        # stage -> chosen state, in order
+        self.finished = {}                                        # label of a fit -> chosen state, in order
         self.maps = {stack.name: {} for stack in stacks}          # stack -> stage -> Volume
         self.init, self.initial = init, {}                        # stage -> state to begin with
         self._check()
+        self.fits = fits(stages)
+        for fit in self.fits:
+            self._sampler(fit, self._sources(fit))
         self.counts = class_counts([stack.training for stack in stacks])
 
     def _check(self):
@@ -109,7 +120,6 @@ class Recursion:
                 raise PipelineError(f"stages.{name}: expected a network of {channels} input channels, since it reads "
                                     f"{reads}, found {self.stages[name].model.name} of {network.in_channels}; "
                                     "only a stage after the first is recursive")
-            self._sampler(i, network, [stack.training for stack in self.stacks])
         if self.init is not None:
             self.initial = initial_states(self.init, self.names, self.about)
         chain = [(name, self.network(i)) for i, name in enumerate(self.names)]
@@ -129,11 +139,18 @@ class Recursion:
     def _begin_with(self, name, network):
         checkpoint.fill(network, self.initial[name], f"init={self.init}: stage {name}")
 
-    def _sampler(self, index, network, sources):
-        output = tuple(self.stages[self.names[index]].trainer.patch)
-        shape = tuple(o + f - 1 for o, f in zip(output, network.field_of_view))
+    def _sources(self, fit):
+        """What a network may see of the stacks, without the maps of earlier stages."""
+        if fit.fold is None:
+            return [stack.training for stack in self.stacks]
+        folds = self.stages[self.names[fit.index]].folds
+        return [source for stack in self.stacks for source in outside(stack.training, parts(stack, folds)[fit.fold])]
+
+    def _sampler(self, fit, sources):
+        output = tuple(self.stages[self.names[fit.index]].trainer.patch)
+        shape = tuple(o + f - 1 for o, f in zip(output, self.network(fit.index).field_of_view))
         return PatchSampler(sources, shape, output, self.data.augmentation,
-                            seed=derived_seed(self.seed, index, SAMPLING), mirror=self.data.mirror,
+                            seed=derived_seed(self.seed, fit.index, SAMPLING), mirror=self.data.mirror,
                             recursion_scaling=self.data.recursion_scaling)
 
     def run(self, listener, resume=False):
@@ -153,67 +170,71 @@ class Recursion:
         """
         state = self._read_state() if resume and (self.folder / LAST).is_file() else None
         first = len(self.finished)
-        for index in range(first, len(self.names)):
-            self._train(index, state if index == first else None, listener)
+        for number, fit in enumerate(self.fits[first:]):
+            self._train(fit, None if number else state, listener)
         for earlier in range(len(self.names) - 1):
             self._fill_maps(earlier, listener)
         path = self.folder / FINAL
-        checkpoint.save(path, *self.contents(self.finished, {"threshold": self._threshold(listener)}))
+        chosen = {name: self.finished[name] for name in self.names}
+        checkpoint.save(path, *self.contents(chosen, {"threshold": self._threshold(listener)}))
         return path
 
-    def _train(self, index, state, listener):
-        name = self.names[index]
+    def _train(self, fit, state, listener):
+        index, name = fit.index, self.names[fit.index]
         settings, network = self.stages[name], self.network(index)
         if state is None and name in self.initial:
             self._begin_with(name, network)
         elif state is None and index and settings.start_from_previous:
             self.transfer(self.finished[self.names[index - 1]], network)
         if state is not None:
-            checkpoint.fill(network, state["weights"], f"{self.folder / LAST}: stage {name}")
+            checkpoint.fill(network, state["weights"], f"{self.folder / LAST}: stage {fit.label}")
         for earlier in range(index):
             self._fill_maps(earlier, listener)
-        sources = [stack.training.with_map(self.maps[stack.name].get(self.names[index - 1])) if index
-                   else stack.training for stack in self.stacks]
+        sources = self._sources(fit)
+        if index:
+            maps = {stack.image: self.maps[stack.name].get(self.names[index - 1]) for stack in self.stacks}
+            sources = [source.with_map(maps[source.raw]) for source in sources]
         loss = BoundaryLoss(settings.trainer.balance, self.counts)
         training = StageTraining(
-            network, self._sampler(index, network, sources), loss, settings.trainer,
+            network, self._sampler(fit, sources), loss, settings.trainer,
             derived_seed(self.seed, index, DROPOUT), self._validation(index, listener), self.data.workers,
             trained=name in self.initial)
         if state is not None:
             training.restore(state["progress"], state["optimiser"], state["best"], state["average"])
-        listener.begin(self, index, training)
+        listener.begin(self, fit, training)
         training.run(listener)
-        self.finished[name] = training.chosen_state()
+        self.finished[fit.label] = training.chosen_state()
 
     def contents(self, states, extra=None):
-        """Tensors and header of a checkpoint of some stages: ``{name: state}``, in order."""
-        models = {name: self.stages[name].model for name in states}
+        """Tensors and header of a checkpoint of some fits, ``{label: state}`` in order; the header names the stages."""
+        models = {name: self.stages[name].model for name in states if name in self.names}
         stages = [{"name": name, "model": m.name, "options": dict(m.options)} for name, m in models.items()]
         tensors = {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
         return tensors, self.about | {"stages": stages} | (extra or {})
 
-    def save_state(self, index, training):
+    def save_state(self, fit, training):
         """Write last.safetensors: all that going on needs; its stages can be used like those of a finished run."""
-        tensors, header = self.contents(self.finished | {self.names[index]: training.network.state_dict()},
-                                        {STATE: {"stage": self.names[index], "progress": asdict(training.progress)}})
+        tensors, header = self.contents(self.finished | {fit.label: training.network.state_dict()},
+                                        {STATE: {"stage": fit.label, "progress": asdict(training.progress)}})
         kept = {f"{STATE}/{key}": tensor for key, tensor in training.tensors().items()}
         checkpoint.save(self.folder / LAST, tensors | kept, header)
 
-    def save_best(self, index, training):
-        """Write best.safetensors: the finished stages and the best weights of this one."""
-        states = self.finished | {self.names[index]: training.chosen_state()}
-        checkpoint.save(self.folder / BEST, *self.contents(states))
+    def save_best(self, fit, training):
+        """Write best.safetensors: the finished stages and the best weights of this one; not for a fold."""
+        if fit.fold is None:
+            states = {name: self.finished[name] for name in self.names[:fit.index]}
+            checkpoint.save(self.folder / BEST, *self.contents(states | {fit.label: training.chosen_state()}))
 
     def _read_state(self):
         """Fill `finished` from last.safetensors; weights, optimiser state, best weights and progress of its stage."""
         tensors, header = checkpoint.load(self.folder / LAST)
         where = header.get(STATE)
         stage = where and check_state(where, self.folder / LAST)
-        if stage not in self.names:
+        labels = [fit.label for fit in self.fits]
+        if stage not in labels:
             raise CheckpointError(f"{self.folder / LAST}: expected the state of a run with stages "
-                                  f"{', '.join(self.names)}, found {stage}; start a run of its own")
-        self.finished = {name: checkpoint.stage_tensors(tensors, name)
-                         for name in self.names[:self.names.index(where["stage"])]}
+                                  f"{', '.join(labels)}, found {stage}; start a run of its own")
+        self.finished = {label: checkpoint.stage_tensors(tensors, label) for label in labels[:labels.index(stage)]}
         kept = checkpoint.stage_tensors(tensors, STATE)
         return {"weights": checkpoint.stage_tensors(tensors, where["stage"]), "progress": where["progress"]} | {
             part: checkpoint.stage_tensors(kept, part) for part in ("optimiser", "best", "average")}
@@ -221,16 +242,26 @@ class Recursion:
     def _fill_maps(self, index, listener):
         """Make sure of the maps of a finished stage over all stacks; in files, for when it is resumed."""
         name = self.names[index]
+        states = {fit.fold: self.finished[fit.label] for fit in self.fits if fit.index == index}
         for stack in self.stacks:
-            digest = map_digest(self.finished[name], stack.raw)
+            digest = map_digest(states, stack.raw)
             path = self.folder / "maps" / name / f"{stack.name}.h5"
             if not made_from(path, digest):
-                network = self.network(index)
-                checkpoint.fill(network, self.finished[name], f"stage {name}")
                 with listener.mapping(name, stack) as progress:
-                    values = self.predict(index, network, stack, stack.image.roi, progress)
-                keep_map(path, stack.image.over(values), digest)
+                    values = [self.predict(index, self._filled(index, states[fold]), stack, region, progress)
+                              for region, fold in self._regions(index, stack)]
+                keep_map(path, stack.image.over(np.concatenate(values)), digest)
             self.maps[stack.name][name] = kept_map(path, stack.image)
+
+    def _regions(self, index, stack):
+        folds = self.stages[self.names[index]].folds
+        return regions(stack, folds) if folds > 1 else [(stack.image.roi, None)]
+
+    def _filled(self, index, state):
+        """The network of a stage with weights."""
+        network = self.network(index)
+        checkpoint.fill(network, state, f"stage {self.names[index]}")
+        return network
 
     def predict(self, index, network, stack, region, progress=None):
         """Boundary probabilities of a region of a stack, by a network in the place of a stage.
@@ -266,14 +297,12 @@ class Recursion:
 
     def _held_out_maps(self, index, network, listener):
         """[(probability, target)] of the sections held out for selection, stack by stack."""
-        regions = [(stack, labelled_region(stack.selection)) for stack in self._held_out()]
+        held = [(stack, labelled_region(stack.selection)) for stack in self._held_out()]
         return [(self.predict(index, network, stack, region, listener.validating), target_in(stack.selection, region))
-                for stack, region in regions]
+                for stack, region in held]
 
     def _threshold(self, listener):
         """The threshold that the chosen weights do best with on the held-out sections; None where there are none."""
         index = len(self.names) - 1
-        network = self.network(index)
-        checkpoint.fill(network, self.finished[self.names[index]], f"stage {self.names[index]}")
-        maps = self._held_out_maps(index, network, listener)
+        maps = self._held_out_maps(index, self._filled(index, self.finished[self.names[index]]), listener)
         return chosen_threshold(maps) if maps else None
