@@ -4,6 +4,7 @@ A maker takes a network, an input (1, channels, z, y, x) and a number of threads
 inputs of that shape as an array or tensor.  What is not installed is an ImportError.
 """
 import copy
+import functools
 import logging
 import tempfile
 from pathlib import Path
@@ -62,7 +63,7 @@ def _openvino(precision):
 PEERS = {
     **{f"torch dilated{name}": _torch(copy.deepcopy, layout) for name, layout in LAYOUTS.items()},
     **{f"torch fragments{name}": _torch(Fragments, layout) for name, layout in LAYOUTS.items()},
-    "torch.compile": _torch(Fragments, torch.channels_last_3d, prepare=torch.compile),
+    "torch.compile": _torch(Fragments, torch.channels_last_3d, prepare=functools.partial(torch.compile, dynamic=False)),
     "torch bf16": _torch(Fragments, torch.channels_last_3d, torch.bfloat16),
     "onnxruntime": _onnxruntime,
     **{f"openvino {precision}": _openvino(precision) for precision in ("f32", "bf16", "int8")},
