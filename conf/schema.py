@@ -10,8 +10,8 @@ from omegaconf import MISSING
 from znn.pipeline.errors import not_negative
 from znn.pipeline.pairing import EvaluationSettings
 from znn.pipeline.prediction import InferenceSettings
-from znn.pipeline.recursion import Model, StageSettings
 from znn.pipeline.stacks import TrainingData
+from znn.pipeline.stages import Model, StageSettings
 
 
 @dataclass

@@ -42,7 +42,7 @@ def fits(stages):
 
     Parameters
     ----------
-    stages : dict of str to recursion.StageSettings
+    stages : dict of str to stages.StageSettings
 
     Raises
     ------

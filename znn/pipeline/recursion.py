@@ -11,9 +11,8 @@
 The whole run is a function of its settings: every random number is derived from (seed, stage, step). Its state is one
 file, ``last.safetensors``, from which it goes on as if it had never stopped, within a stage or between two.
 """
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from data import PatchSampler, class_counts
 from znn.pipeline import checkpoint
 from znn.pipeline.beginning import initial_states
 from znn.pipeline.crossfit import fits, outside, parts, regions
-from znn.pipeline.errors import CheckpointError, PipelineError, not_negative, positive
+from znn.pipeline.errors import CheckpointError, PipelineError, not_negative
 from znn.pipeline.inference import MemoryStore, infer_volume
 from znn.pipeline.loss import BoundaryLoss
 from znn.pipeline.maps import keep_map, kept_map, made_from, map_digest
@@ -31,39 +30,11 @@ from znn.pipeline.planning import plan
 from znn.pipeline.progress import check_state
 from znn.pipeline.selection import chosen_threshold, selection_scores
 from znn.pipeline.stacks import labelled_region, target_in
-from znn.pipeline.trainer import Trainer
 from znn.pipeline.training import StageTraining, derived_seed
 
 LAST, BEST, FINAL = "last.safetensors", "best.safetensors", "final.safetensors"
 STATE = "training"
 SAMPLING, WEIGHTS, DROPOUT = range(3)
-
-
-@dataclass
-class Model:
-    """A network by name and options, as ``build(name, options)`` makes it."""
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class StageSettings:
-    """One stage.
-
-    model, trainer : the network, and how it is trained
-    start_from_previous : begin with the layers of the stage before that agree in name and shape
-    folds : from 2 on, as many networks more are trained, each without a part of the training sections, and make the map
-        of that part for the next stage, see `crossfit`
-    """
-
-    model: Model
-    trainer: Trainer = field(default_factory=Trainer)
-    start_from_previous: bool = True
-    folds: int = 1
-
-    def __post_init__(self):
-        positive("stage folds", self.folds)
 
 
 class Recursion:
@@ -73,7 +44,7 @@ class Recursion:
     ----------
     folder : str or Path
         Of the run; exists.
-    stages : dict of str to StageSettings
+    stages : dict of str to stages.StageSettings
         In order.
     data : stacks.TrainingData
     stacks : list of stacks.LabelledStack

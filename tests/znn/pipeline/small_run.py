@@ -4,8 +4,9 @@ import torch
 from data import Standardisation
 from data.phantom import write_phantom
 from znn.nn import Conv3d, Dropout, MaxFilter3d, ReLU, field_of_view
-from znn.pipeline.recursion import Model, Recursion, StageSettings
+from znn.pipeline.recursion import Recursion
 from znn.pipeline.stacks import StackSettings, TrainingData, open_stacks
+from znn.pipeline.stages import Model, StageSettings
 from znn.pipeline.trainer import Trainer
 
 SHAPE, RESOLUTION = (7, 41, 53), (40.0, 4.0, 3.5)
