@@ -23,7 +23,7 @@ def main(settings):
     check_output(settings.output, settings.overwrite)
     total = expected_thresholds(settings.coarse_step, settings.fine_step) if case.kind == "boundary" else 0
     with tqdm(total=total, desc="thresholds", unit="", disable=not total) as bar:
-        report, pictures = evaluate(case, settings, settings.overlay_sections, bar.update)
+        report, pictures = evaluate(case, settings, settings.overlay_sections, settings.worst, bar.update)
     written = []
     if settings.segment.method != "none":
         report["segmentation"], path = evaluate_segments(case, settings, settings.output)

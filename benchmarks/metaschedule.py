@@ -4,10 +4,10 @@
     tvm-env/bin/pip install numpy xgboost psutil cloudpickle apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1
     python benchmarks/metaschedule.py --tvm-python tvm-env/bin/python --trials 64 --json docs/measured/metaschedule.json
 
-Every contestant is a process of its own, so that no engine's threads are in another's way; in each round each runs once
-to warm up and once timed; medians over rounds.  No bias, no activation; our packing of the weights counts.  Our search
-has so many seconds for all kernels of a layer together.  MetaSchedule is tuned once into the folder given, and skipped
-where there is no environment (``ZNN_TVM_PYTHON`` names it, too).
+Every contestant is a process of its own; in each round each runs for a tenth of a second, so that no threads of the one
+before are in its way, and then once timed; medians over rounds.  No bias, no activation; our packing of the weights
+counts.  Our search has so many seconds for all kernels of a layer together.  MetaSchedule is tuned once into the folder
+given, and skipped where there is no environment (``ZNN_TVM_PYTHON`` names it, too).
 """
 import argparse
 import contextlib
@@ -39,6 +39,7 @@ from znn.tuner.workloads import workloads
 LAYERS = ("conv1b", "conv2b", "conv3b", "conv4b")
 PEER = Path(__file__).with_name("tvm_peer.py")
 AGAIN = 0.3          # share of the search's seconds in which its best is measured again, in turn with the default
+WARM = 0.1           # seconds that a contestant runs before it is timed: threads of the one before may spin for a while
 FALLBACK = "znver4"  # for an LLVM that does not know this processor
 
 
@@ -80,12 +81,14 @@ def serve(engine, spec):
     for call in calls:
         call()
     print(json.dumps({"engine": engine}), flush=True)
-    for _ in sys.stdin:
-        print(min(_timed(call) for call in calls), flush=True)
+    for warm in sys.stdin:
+        print(min(_timed(call, float(warm) / len(calls)) for call in calls), flush=True)
 
 
-def _timed(call):
-    call()
+def _timed(call, warm):
+    end = time.perf_counter() + warm
+    while time.perf_counter() < end:
+        call()
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
@@ -100,7 +103,7 @@ class Contestant:
         self.about = json.loads(self._answer())
 
     def seconds(self):
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{WARM}\n")
         self._process.stdin.flush()
         return float(self._answer())
 

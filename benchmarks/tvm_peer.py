@@ -55,8 +55,10 @@ def main():
     arguments = [tvm.runtime.tensor(rng.standard_normal(shape, np.float32), tvm.cpu()) for shape in shapes]
     about = {"tvm": tvm.__version__, "processor": processor, "trials": trials, "search seconds": seconds}
     print(json.dumps(about), file=out, flush=True)
-    for _ in sys.stdin:
-        kernel(*arguments)
+    for warm in sys.stdin:
+        end = time.perf_counter() + float(warm)
+        while time.perf_counter() < end:
+            kernel(*arguments)
         begin = time.perf_counter()
         kernel(*arguments)
         print(time.perf_counter() - begin, file=out, flush=True)

@@ -66,15 +66,18 @@ class Evaluate(EvaluationSettings):
 
     output : folder of report.json, report.html and the pictures
     overlay_sections : sections in the picture of the boundaries, 0 for no picture
+    worst : merges and splits in the picture of the costliest, 0 for no picture
     overwrite : replace an existing report
     """
 
     output: str = MISSING
     overlay_sections: int = 3
+    worst: int = 4
     overwrite: bool = False
 
     def __post_init__(self):
         not_negative("overlay_sections", self.overlay_sections)
+        not_negative("worst", self.worst)
 
 
 @dataclass

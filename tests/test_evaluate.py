@@ -66,6 +66,7 @@ def test_sections_are_chosen_by_the_truth(files, tmp_path, monkeypatch, capsys):
     (["rand_convention=snemi"], "cremi, skimage"),
     (["zrange=[1,2]"], "z_range"),
     (["overlay_sections=-1"], "overlay_sections: expected 0 or a number above it, found -1"),
+    (["worst=-2"], "worst: expected 0 or a number above it, found -2"),
     (["raw_dataset=volumes/grey"], "volumes/grey"),
 ])
 def test_what_cannot_be_done_is_said_and_nothing_written(files, tmp_path, monkeypatch, capsys, change, message):

@@ -182,7 +182,9 @@ LAYERS = {
     **dict.fromkeys((nn.Dropout, tnn.Dropout, tnn.Dropout3d, tnn.AlphaDropout, tnn.Identity),
                     lambda trail, layer, x: x),
 }
+IN_PLACE = {operator.iadd: _add, operator.isub: _subtract, operator.imul: _multiply, operator.itruediv: _divide}
 FUNCTIONS = {
+    **IN_PLACE,
     nn.conv3d: _functional_convolution,
     nn.max_filter3d: lambda trail, x, window, dilation=(1, 1, 1): trail.emit(
         "max_filter", x, window=nn.triple(window), dilation=nn.triple(dilation)),
@@ -199,5 +201,6 @@ FUNCTIONS = {
 }
 METHODS = {
     "relu": _relu, "relu_": _relu, "tanh": FUNCTIONS[torch.tanh], "tanh_": FUNCTIONS[torch.tanh], "add": _add,
-    "sub": _subtract, "mul": _multiply, "div": _divide, "neg": _negative, "contiguous": _same,
+    "sub": _subtract, "mul": _multiply, "div": _divide, "neg": _negative, "contiguous": _same, "add_": _add,
+    "sub_": _subtract, "mul_": _multiply, "div_": _divide, "neg_": _negative,
 }

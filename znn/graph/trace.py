@@ -14,7 +14,7 @@ from torch import nn as tnn
 from znn import nn
 from znn.graph.errors import GraphError, UnsupportedLayer
 from znn.graph.ir import Function, Let, Var, call, check, constant, let
-from znn.graph.layers import FUNCTIONS, METHODS, converter
+from znn.graph.layers import FUNCTIONS, IN_PLACE, METHODS, converter
 from znn.graph.operators import VIEWS
 from znn.graph.types import volume
 
@@ -79,6 +79,18 @@ KNOWN = ("the layers of znn.nn, a valid Conv3d, MaxPool3d of stride 1, BatchNorm
          "product with a number, cat, a slice")
 
 
+class _Tensor(fx.Proxy):
+    """A tensor that is followed. For torch.fx ``x += y`` is ``x = x + y``, after which other names have the old x."""
+
+
+def _in_place(target):
+    return lambda self, other: self.tracer.create_proxy("call_function", target, (self, other), {})
+
+
+for _target in IN_PLACE:
+    setattr(_Tensor, f"__{_target.__name__}__", _in_place(_target))
+
+
 class _Tracer(fx.Tracer):
     """Follows `forward` down to the layers that have a converter, and to torch's own, which a message can name."""
 
@@ -97,6 +109,9 @@ class _Tracer(fx.Tracer):
         except (fx.proxy.TraceError, TypeError, NotImplementedError, RuntimeError, AttributeError) as error:
             raise UnsupportedLayer(f"{what}: expected steps that depend on no value and no shape of a tensor, found: "
                                    f"{error}; rewrite it with layers and sums, or call the network itself") from error
+
+    def proxy(self, node):
+        return _Tensor(node, self)
 
     def is_leaf_module(self, module, name):
         return converter(module) is not None or super().is_leaf_module(module, name)
@@ -177,7 +192,7 @@ class Trail:
             value = Var(self._free(self.layer), last.var.type)
             self.lets.append(Let(value, last.call))
         in_place = named.get("inplace") or any(getattr(layer, "inplace", False) for layer in arguments)
-        if in_place or str(node.target).endswith("_"):
+        if in_place or node.target in IN_PLACE or str(node.target).endswith("_"):
             self._overwrite(operands[0], value, kind)
         return value
 

@@ -30,11 +30,15 @@ class Fit:
         Name of the stage, or ``<stage>.fold<number>``.
     fold : int or None
         The part that is left out.
+    before : str or None
+        Label of the network of the stage before whose layers this one may begin with: of the same fold, where
+        that stage has the same parts, since it has not seen what this one must not see.
     """
 
     index: int
     label: str
     fold: int | None = None
+    before: str | None = None
 
 
 def fits(stages):
@@ -49,14 +53,21 @@ def fits(stages):
     WrongSetting
         If folds are asked for of a stage whose map no stage reads.
     """
-    found, last = [], list(stages)[-1]
+    found, names = [], list(stages)
     for index, (name, stage) in enumerate(stages.items()):
-        found.append(Fit(index, name))
-        if stage.folds > 1 and name == last:
+        before = names[index - 1] if index else None
+        found.append(Fit(index, name, None, before))
+        if stage.folds > 1 and name == names[-1]:
             raise WrongSetting(f"stages.{name}.folds: expected 1 for the last stage, whose map no stage reads, found "
                                f"{stage.folds}; give them to the stage before")
-        found += [Fit(index, f"{name}.fold{fold + 1}", fold) for fold in range(stage.folds) if stage.folds > 1]
+        same = index > 0 and stages[before].folds == stage.folds
+        found += [Fit(index, _label(name, fold), fold, _label(before, fold) if same else before)
+                  for fold in range(stage.folds) if stage.folds > 1]
     return found
+
+
+def _label(name, fold):
+    return f"{name}.fold{fold + 1}"
 
 
 def parts(stack, folds):

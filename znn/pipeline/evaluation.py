@@ -8,7 +8,9 @@ from data.targets import BOUNDARY, boundary_target
 from data.writing import write_volume
 from znn import __version__
 from znn.pipeline.boundary_scores import score_at, score_map, score_mask, score_segmentation
-from znn.pipeline.pictures import draw_curves, draw_overlay
+from znn.pipeline.mistakes import KINDS, mistakes
+from znn.pipeline.partition import section_components
+from znn.pipeline.pictures import draw_curves, draw_mistakes, draw_overlay
 from znn.pipeline.report import SCORES, compile_report
 from znn.pipeline.segmentation import segment
 
@@ -44,7 +46,7 @@ def drawn_boundary(case, threshold):
     return case.prediction if case.kind == "mask" else case.prediction >= threshold
 
 
-def evaluate(case, settings, overlay_sections=3, progress=None):
+def evaluate(case, settings, overlay_sections=3, worst=4, progress=None):
     """Score a case and draw its pictures.
 
     Parameters
@@ -53,6 +55,8 @@ def evaluate(case, settings, overlay_sections=3, progress=None):
     settings : pairing.EvaluationSettings
     overlay_sections : int
         How many sections are drawn; 0 for none.
+    worst : int
+        How many merges and splits are drawn; 0 for none.
     progress : callable, optional
         See `score`.
 
@@ -67,8 +71,12 @@ def evaluate(case, settings, overlay_sections=3, progress=None):
         fixed = score_at(case.truth, case.prediction, case.threshold, settings.rand_convention, settings.seed_sizes_px)
         report["at_threshold"] = {"threshold": case.threshold} | _values(fixed, settings)
     pictures = {"curves.png": ("Scores over the threshold; the best of each is marked.", draw_curves(scores))}
+    drawn = _Drawn(case, scores)
     if overlay_sections > 0:
-        pictures["overlay.png"] = _overlay(case, scores, overlay_sections)
+        pictures["overlay.png"] = drawn.overlay(overlay_sections)
+    report["mistakes"] = drawn.listed
+    if worst > 0:
+        pictures["mistakes.png"] = drawn.worst(worst)
     return report, {name: picture for name, picture in pictures.items() if picture[1] is not None}
 
 
@@ -105,11 +113,31 @@ def _values(scores, settings):
     return {name: report[name]["value"] for name in SCORES}
 
 
-def _overlay(case, scores, sections):
-    """Boundaries at the best threshold of V_rand, or of the pixel error, or at 0.5."""
-    thresholds = (scores[name].threshold for name in ("v_rand", "pixel_error"))
-    threshold = next((t for t in thresholds if t is not None), 0.5)
-    at = "" if case.kind == "segmentation" else f" at threshold {threshold:g}"
-    picture = draw_overlay(case.raw, drawn_boundary(case, threshold), case.truth.boundary, case.truth.scored,
-                           case.about["region"]["voxels_of_truth_zyx"][0][0], sections)
-    return f"Boundaries of the prediction{at} against the truth.", picture
+class _Drawn:
+    """A prediction at the best threshold of V_rand, or of the pixel error, or at 0.5."""
+
+    def __init__(self, case, scores):
+        thresholds = (scores[name].threshold for name in ("v_rand", "pixel_error"))
+        threshold = next((t for t in thresholds if t is not None), 0.5)
+        self._at = "" if case.kind == "segmentation" else f" at threshold {threshold:g}"
+        self._first = case.about["region"]["voxels_of_truth_zyx"][0]
+        boundary = drawn_boundary(case, threshold)
+        self._laid = case.raw, boundary, case.truth.boundary, case.truth.scored
+        sections = section_components(case.prediction if case.kind == "segmentation" else ~boundary)
+        self._mistakes = mistakes(case.truth.sections, sections)
+
+    @property
+    def listed(self):
+        """The mistakes as plain values, in voxels of the truth."""
+        shifts = dict(zip("zyx", self._first))
+        return [asdict(m) | {axis: getattr(m, axis) + shift for axis, shift in shifts.items()} for m in self._mistakes]
+
+    def overlay(self, sections):
+        return (f"Boundaries of the prediction{self._at} against the truth.",
+                draw_overlay(*self._laid, self._first[0], sections))
+
+    def worst(self, count):
+        """The costliest of each kind."""
+        rows = [[m for m in self._mistakes if m.kind == kind][:count] for kind in KINDS]
+        return (f"The costliest merges and splits of the prediction{self._at}.",
+                draw_mistakes(*self._laid, self._first, rows))

@@ -13,6 +13,7 @@ CURVE_GROUPS = {
 # Apart for the colour-blind too: bluish green, vermilion, sky blue (Okabe and Ito).
 COLOURS = {"found": (0, 158, 115), "missed": (213, 94, 0), "false": (86, 180, 233)}
 OPACITY = 0.6
+WINDOW = 160  # pixels of a side around a mistake
 
 
 def draw_curves(scores):
@@ -71,9 +72,49 @@ def draw_overlay(raw, predicted, truth, scored, z_first, sections):
         axes.imshow(colour_boundaries(grey, predicted[z], truth[z], scored[z]), interpolation="nearest")
         axes.set_title(f"section {z_first + z}")
         axes.set_axis_off()
-    handles = [Patch(color=np.array(rgb) / 255, label=f"boundary {name}") for name, rgb in COLOURS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    _legend(figure)
     return _png(figure, 90)
+
+
+def draw_mistakes(raw, predicted, truth, scored, first, rows):
+    """A piece of the section around each mistake, which is ringed, with the boundaries coloured.
+
+    Parameters
+    ----------
+    raw, predicted, truth, scored
+        As for `draw_overlay`.
+    first : (z, y, x)
+        What the first voxel is called.
+    rows : list of list of mistakes.Mistake
+        Of the picture; empty ones are left out.
+
+    Returns
+    -------
+    bytes or None
+        PNG; None when there are no mistakes.
+    """
+    rows = [row for row in rows if row]
+    if not rows:
+        return None
+    columns = max(map(len, rows))
+    figure = Figure(figsize=(3 * columns, 3.3 * len(rows) + 0.4), layout="constrained")
+    for line, row in zip(figure.subplots(len(rows), columns, squeeze=False), rows, strict=True):
+        for axes in line:
+            axes.set_axis_off()
+        for axes, m in zip(line, row):
+            y, x = (slice(at, at + WINDOW) for at in map(_start, (m.y, m.x), truth.shape[1:]))
+            grey = np.full(truth.shape[1:], 0.5) if raw is None else _stretched(raw[m.z])
+            axes.imshow(colour_boundaries(grey, predicted[m.z], truth[m.z], scored[m.z])[y, x], interpolation="nearest")
+            axes.plot(m.x - x.start, m.y - y.start, "o", ms=22, mfc="none", mec="yellow", mew=1.5)
+            z, y, x = (at + begin for at, begin in zip((m.z, m.y, m.x), first))
+            axes.set_title(f"{m.kind}, section {z}, row {y}, column {x}", fontsize=7)
+    _legend(figure)
+    return _png(figure, 100)
+
+
+def _start(at, extent):
+    """Where a window of an axis begins that has a place in its middle, or at the end of the axis."""
+    return max(0, min(at - WINDOW // 2, extent - WINDOW))
 
 
 def colour_boundaries(grey, predicted, truth, scored):
@@ -99,6 +140,11 @@ def colour_boundaries(grey, predicted, truth, scored):
 
 def _drawable(score):
     return score.threshold is not None and len(score.curve) > 1
+
+
+def _legend(figure):
+    handles = [Patch(color=np.array(rgb) / 255, label=f"boundary {name}") for name, rgb in COLOURS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
 def _stretched(section):

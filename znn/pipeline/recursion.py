@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from data import PatchSampler, class_counts
+from data.errors import NoValidPosition
 from znn.pipeline import checkpoint
 from znn.pipeline.beginning import initial_states
 from znn.pipeline.crossfit import fits, outside, parts, regions
@@ -73,7 +74,7 @@ class Recursion:
         self._check()
         self.fits = fits(stages)
         for fit in self.fits:
-            self._sampler(fit, self._sources(fit))
+            self._check_patches(fit)
         self.counts = class_counts([stack.training for stack in stacks])
 
     def _check(self):
@@ -99,6 +100,16 @@ class Recursion:
                 self._begin_with(name, network)
         for stack in self.stacks:
             plan(chain, stack.image, memory_budget=self.memory_budget, known=self.names)
+
+    def _check_patches(self, fit):
+        try:
+            self._sampler(fit, self._sources(fit))
+        except NoValidPosition as error:
+            if fit.fold is None:
+                raise
+            raise PipelineError(f"stages.{self.names[fit.index]}.folds: {fit.label} is trained on what is left of each "
+                                f"stack without part {fit.fold + 1}, where no patch fits ({error}); give fewer folds, "
+                                "or a thinner patch") from error
 
     def network(self, index):
         """A fresh network of a stage, the same every time."""
@@ -156,7 +167,7 @@ class Recursion:
         if state is None and name in self.initial:
             self._begin_with(name, network)
         elif state is None and index and settings.start_from_previous:
-            self.transfer(self.finished[self.names[index - 1]], network)
+            self.transfer(self.finished[fit.before], network)
         if state is not None:
             checkpoint.fill(network, state["weights"], f"{self.folder / LAST}: stage {fit.label}")
         for earlier in range(index):

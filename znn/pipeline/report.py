@@ -149,7 +149,7 @@ def write_report(folder, report, pictures):
     -------
     list of Path
     """
-    about = {k: v for k, v in report.items() if k not in SCORES and k != "curves"}
+    about = {k: v for k, v in report.items() if k not in SCORES and k not in ("curves", "mistakes")}
     page = format_html(table_rows(report), about, dict(pictures.values()))
     files = {name: png for name, (_, png) in pictures.items()}
     files["report.html"] = page.encode()

@@ -1,4 +1,6 @@
 """Networks as functions: the shipped ones, those that users write, and what cannot be one."""
+import operator
+
 import numpy as np
 import pytest
 import torch
@@ -158,6 +160,7 @@ def test_what_cannot_be_compiled_is_named(net, message):
     (lambda x: torch.add(x, x, alpha=2), r"add \(add\): expected the usual arguments, found others .*alpha"),
     (lambda x: x[:, :1].relu_(), r"relu_ \(relu_\): expected a tensor of its own to change in place, found a part of"),
     (lambda x: (x[:, :1], x.relu_())[0], "leave out inplace"),
+    (lambda x: (x[:, :1], operator.iadd(x, 1))[0], r"iadd \(iadd\): expected a tensor of its own to change in place"),
     (lambda x: x.mean(), r"mean \(mean\): expected one of"),
     (lambda x: torch.nn.functional.dropout(x), r"expected training=self.training"),
 ])
@@ -187,7 +190,12 @@ class InPlace(tnn.Module):
         c = (a - 0.5) * self.gain
         d = torch.relu(c)
         c.tanh_()
-        return torch.cat([a, twin, b, c, d], dim=1)
+        e, f = c, c * 1
+        e += d
+        e *= self.gain
+        f -= 1.5
+        f.div_(3)
+        return torch.cat([a, twin, b, c, d, e, f], dim=1)
 
 
 def test_changes_in_place_are_seen_under_every_name():

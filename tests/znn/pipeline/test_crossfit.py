@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from data import Volume
-from tests.znn.pipeline.small_run import build, data, recursion
+from tests.znn.pipeline.small_run import build, data, recursion, trainer
 from znn.pipeline.checkpoint import load, load_stages, stage_tensors
 from znn.pipeline.crossfit import Fit, fits, outside, parts, regions
-from znn.pipeline.errors import Interrupted, WrongSetting
+from znn.pipeline.errors import Interrupted, PipelineError, WrongSetting
 from znn.pipeline.inference import infer_volume
 from znn.pipeline.interruption import Interruption
 from znn.pipeline.monitor import Monitor
@@ -21,8 +21,8 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
 
 
-def crossfitted(folder, root, folds=2):
-    run = recursion(folder, root)
+def crossfitted(folder, root, folds=2, **changes):
+    run = recursion(folder, root, trainer(**changes))
     stages = run.stages | {"plain": replace(run.stages["plain"], folds=folds)}
     return type(run)(folder, stages, run.data, run.stacks, build, run.transfer, run.seed)
 
@@ -51,13 +51,25 @@ def test_parts_are_all_of_the_training_sections_and_a_fold_reads_the_others(root
 
 def test_folds_that_cannot_be(root, tmp_path):
     run = recursion(tmp_path, root)
-    assert fits(run.stages) == [Fit(0, "plain"), Fit(1, "again")]
+    assert fits(run.stages) == [Fit(0, "plain"), Fit(1, "again", before="plain")]
     with pytest.raises(WrongSetting, match=r"stages.again.folds: expected 1 for the last stage"):
         fits(run.stages | {"again": replace(run.stages["again"], folds=2)})
     with pytest.raises(WrongSetting, match=r"folds: expected at most as many as phantom has training sections, 5"):
         crossfitted(tmp_path, root, folds=6)
     with pytest.raises(WrongSetting, match="stage folds"):
         replace(run.stages["plain"], folds=0)
+    with pytest.raises(PipelineError, match="stages.plain.folds: plain.fold2 is trained on what is left of each stack "
+                                            r"without part 2, where no patch fits \(.*\); give fewer folds"):
+        crossfitted(tmp_path, root, folds=4, patch=[3, 6, 9])
+
+
+@pytest.mark.parametrize("folds, before", [((2, 2, 1), ["b", "b.fold1", "b.fold2"]), ((3, 2, 1), ["b", "b", "b"]),
+                                           ((1, 2, 1), ["b", "b", "b"])])
+def test_a_fold_begins_with_the_same_fold_of_the_stage_before(root, tmp_path, folds, before):
+    stage = recursion(tmp_path, root).stages["plain"]
+    found = fits({name: replace(stage, folds=n) for name, n in zip(("b", "c", "d"), folds)})
+    assert [fit.before for fit in found if fit.index == 1] == before
+    assert all(fit.before is None for fit in found if fit.index == 0) and found[-1].before == "c"
 
 
 def test_each_part_is_mapped_by_the_network_that_has_not_seen_it(whole, root):

@@ -2,6 +2,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_files_are_whole_and_the_page_needs_nothing_else(tmp_path):
     report, pictures = evaluate(case(), SETTINGS)
     written = write_report(tmp_path, report, pictures)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in written) == [
-        "curves.png", "overlay.png", "report.html", "report.json"]
+        "curves.png", "overlay.png", "report.html", "report.json"]  # no mistakes.png, for there are none
     read_back = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
     assert read_back == json.loads(json.dumps(report))
     page = (tmp_path / "report.html").read_text()
@@ -100,6 +101,16 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(OutputNotWritable, match=r"report\.html"):
         write_report(tmp_path, *evaluate(case(), SETTINGS, overlay_sections=0))
     assert not (tmp_path / "report.json").exists() and not list(tmp_path.glob(".report*"))
+
+
+def test_mistakes_are_listed_in_voxels_of_the_truth_and_drawn():
+    other = replace(case(), about=ABOUT | {"region": {"voxels_of_truth_zyx": [[4, 5, 6], [6, 29, 30]]}})
+    other.prediction[1, :, 8] = 0.1
+    report, pictures = evaluate(other, SETTINGS, overlay_sections=0)
+    merge, = report["mistakes"]
+    assert (merge["kind"], merge["z"], merge["x"]) == ("merge", 5, 14) and merge["y"] >= 5
+    assert imread(io.BytesIO(pictures["mistakes.png"][1])).std() > 0
+    assert "mistakes.png" not in evaluate(other, SETTINGS, worst=0)[1]
 
 
 def test_overlay_colours_found_missed_and_false():

@@ -57,10 +57,12 @@ def test_a_pool_has_what_is_around_and_promises_what_is_left():
 
 def test_a_correction_tells_what_was_timed_and_nothing_far_away():
     features = np.array([[0.0, 0.0], [3.0, 3.0]])
-    correction = policy.Correction(features, np.array([0.4, -0.2]))
-    (near, far), (known, unknown) = correction(np.array([[0.0, 0.0], [99.0, 99.0]]))
+    correction = policy.Correction(features, np.zeros(2), np.array([0.4, -0.2]))
+    (near, far, bad), (known, unknown, doubtful) = correction(np.array([[0.0, 0.0], [99.0, 99.0], [99.0, 99.0]]),
+                                                              np.array([0.0, 0.1, -0.5]))
     assert 0.3 < near < 0.4 and known < policy.NOISE
     assert far == pytest.approx(0) and unknown == pytest.approx(policy.TRUST)
+    assert bad == pytest.approx(0) and doubtful == pytest.approx(policy.TRUST + 0.5 * policy.DOUBT)
 
 
 def test_improvement_is_the_mean_of_what_is_positive():

@@ -23,6 +23,7 @@ MARGIN = 0.04         # predicted gain, in log time, below which the start sched
 FIRST = 6             # timings, the start's included, before the actor walks: what is nearest is soonest judged
 AHEAD = 2             # schedules by judgement whose neighbours are looked at before anything is timed
 TRUST = 0.1           # standard deviation, in log time, of what the judges do not know of a problem
+DOUBT = 0.3           # by how much that rises with the loss they foresee: of what they think bad they know the least
 NOISE = 0.03          # of a timing, in log time
 REACH = 0.25          # root mean square distance of features within which schedules are alike
 
@@ -77,22 +78,35 @@ class Correction:
 
     Between problems the judges know what is faster; of this one they learn the rest from what was timed (Rasmussen and
     Williams, Gaussian Processes for Machine Learning, 2006, equation 2.25).
+
+    Parameters
+    ----------
+    features : ndarray, (n, features)
+        Of what was timed.
+    judged, errors : ndarray, (n,)
+        In log time over the start: what it was judged to gain, and how much more it did gain.
     """
 
-    def __init__(self, features, errors):
-        self._timed = features
-        self._inverse = np.linalg.inv(self._alike(features) + (NOISE / TRUST) ** 2 * np.eye(len(features)))
+    def __init__(self, features, judged, errors):
+        self._timed, self._doubts = features, doubt(judged)
+        self._inverse = np.linalg.inv(self._alike(features, judged) + NOISE ** 2 * np.eye(len(features)))
         self._weights = self._inverse @ errors
 
-    def __call__(self, features):
-        """Corrections for schedules with such features, and what is still not known of them; (n,) and (n,)."""
-        alike = self._alike(features)
+    def __call__(self, features, judged):
+        """Corrections for schedules of such features and judgements, and what is still not known of them; (n,) and
+        (n,)."""
+        alike = self._alike(features, judged)
         known = (alike @ self._inverse * alike).sum(1)
-        return alike @ self._weights, TRUST * np.sqrt(np.maximum(1 - known, 0))
+        return alike @ self._weights, np.sqrt(np.maximum(doubt(judged) ** 2 - known, 0))
 
-    def _alike(self, features):
+    def _alike(self, features, judged):
         distance = np.square(features[:, None] - self._timed).mean(-1)
-        return np.exp(-distance / REACH ** 2)
+        return doubt(judged)[:, None] * np.exp(-distance / REACH ** 2) * self._doubts
+
+
+def doubt(judged):
+    """Standard deviation, in log time, of what is judged to gain so much, before anything is timed."""
+    return TRUST + DOUBT * np.maximum(-judged, 0)
 
 
 def improvement(mean, deviation):
@@ -184,7 +198,8 @@ class Pool:
         if self._problem.start in timed:
             at = [self._number[schedule] for schedule in timed]
             gains = np.log([times[self._problem.start] / times[schedule] for schedule in timed])
-            errors, unknown = Correction(self._features[at], gains - expected[at])(self._features)
+            correction = Correction(self._features[at], expected[at], gains - expected[at])
+            errors, unknown = correction(self._features, expected)
             expected = improvement(expected + errors - gains.max(), unknown)
         return list(self._number)[np.where(left, expected, -np.inf).argmax()]
 
