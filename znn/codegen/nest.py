@@ -15,32 +15,14 @@ the last vector of a row ends with the row.  Where a reduction loop stands outsi
 there.
 A guarded loop runs from the first to the last step that its guards let through.
 """
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 
-from znn.codegen import group, integers
+from znn.codegen import group
 from znn.codegen.emit import I1, I64, Emitter
+from znn.codegen.place import Addresses, At, Place, all_of
 from znn.codegen.plan import BIAS, LINE, OUT, PLAIN, A, B, Plan
-
-
-@dataclass(frozen=True)
-class At:
-    """An element offset into a tensor, part run-time value and part constant."""
-
-    value: object
-    constant: int
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where code is being written: block sizes by dimension, an At for each tensor and guard, and the conditions under
-    which sums begin here, end here and have anything to add."""
-
-    sizes: dict
-    at: list
-    begins: tuple = ()
-    ends: tuple = ()
-    counts: tuple = ()
+from znn.codegen.tile import Tile
 
 
 class Nest:
@@ -63,6 +45,8 @@ class Nest:
         self.pointers = list(self.e.fn.args[:4])
         if self.plan.epilogue.stores:
             self.pointers[OUT] = group.numbers(self.e, self.plan.epilogue.stores, self.pointers[OUT])
+        self.addresses = Addresses(self.plan, self.e, self.pointers)
+        self.tile = Tile(self.plan, self.e, self.addresses)
         self._tasks()
         return self.e.module
 
@@ -89,7 +73,11 @@ class Nest:
         if k == self.plan.n_parallel:
             return self._outer(k, place)
         full, rest = divmod(place.sizes[self.loops[k].dim], self.loops[k].step)
-        inside = lambda i, size: self._parallel(k + 1, self._moved(place, k, i, size), digits) or []  # noqa: E731
+
+        def inside(i, size):
+            self._parallel(k + 1, self.addresses.moved(place, k, i, size), digits)
+            return []
+
         if full:
             self.e.when(self.e.b.icmp_signed("<", digits[k], I64(full)), [],
                         lambda: inside(digits[k], self.loops[k].step))
@@ -98,9 +86,9 @@ class Nest:
         steps = full + (rest > 0)
         if self.loops[k].dim in self.reductions and steps < self.plan.counts[k]:
             # a short block has no such steps, but there is a private copy of the output for them: it becomes zero
-            copy = self._step(place.at[OUT], digits[k], self.plan.advance[OUT][k])
+            copy = self.addresses.step(place.at[OUT], digits[k], self.plan.advance[OUT][k])
             there = min(self.loops[k].step, place.sizes[self.loops[k].dim])
-            empty = self._moved(place, k, 0, there)  # what is packed before the sum must be there
+            empty = self.addresses.moved(place, k, 0, there)  # what is packed before the sum must be there
             empty = replace(empty, at=[copy, *empty.at[1:]], counts=(*place.counts, I1(0)))
             self.e.when(self.e.b.icmp_signed(">=", digits[k], I64(steps)), [],
                         lambda: self._parallel(k + 1, empty, digits) or [])
@@ -122,7 +110,7 @@ class Nest:
             steps, counts = (I64(0), I64(full + (rest > 0))), None
 
         def inside(i, size):
-            moved = self._moved(place, k, i, size)
+            moved = self.addresses.moved(place, k, i, size)
             if loop.dim in self.reductions and (full + (rest > 0) > 1):
                 index, last = I64(i) if isinstance(i, int) else i, e.b.add(steps[0], e.b.sub(steps[1], I64(1)))
                 moved = Place(moved.sizes, moved.at, (*place.begins, e.b.icmp_signed("==", index, steps[0])),
@@ -144,27 +132,27 @@ class Nest:
 
     def _sum(self, place):
         """One set of accumulators from zero to memory."""
-        places = self._accumulators(place.sizes)
+        places = self.tile.accumulators(place.sizes)
         acc = [self.e.zero()] * len(places)
         if self.plan.ahead is not None and self.plan.advance[OUT][-1] == 1:  # time enough until they are written
             for o in places:
-                self.e.prefetch(self._pointer(OUT, place.at[OUT], o), level=1, write=True)
+                self.e.prefetch(self.addresses.pointer(OUT, place.at[OUT], o), level=1, write=True)
         if place.counts:
-            acc = self.e.when(_all(self.e.b, place.counts), acc,
+            acc = self.e.when(all_of(self.e.b, place.counts), acc,
                               lambda *acc: self._reduce(self.plan.scope, place, list(acc), places))
         else:
             acc = self._reduce(self.plan.scope, place, acc, places)
-        self._finish(acc, places, place)
+        self.tile.finish(acc, places, place)
 
     def _reduce(self, k, place, acc, places):
         """Reduction loops with the accumulators carried in registers, down to the tile."""
         if k == self.plan.tile:
-            return self._tile(place, acc, places)
+            return self.tile.add(place, acc, places)
         loop = self.loops[k]
         full, rest = divmod(place.sizes[loop.dim], loop.step)
 
         def inside(i, size, acc):
-            moved = self._moved(place, k, i, size)
+            moved = self.addresses.moved(place, k, i, size)
             acc = self._reduce(k + 1, moved, acc, places)
             if k == self.plan.tile - 1:
                 self._ask(moved)
@@ -182,7 +170,7 @@ class Nest:
     def _ask(self, place):
         """Ask the first cache for a share of what a later task reads here."""
         for line in range(self.plan.asked if self.plan.ahead is not None else 0):
-            first = self._address(self.pointers[A], place.at[self.plan.ahead], 0)
+            first = self.addresses.address(self.pointers[A], place.at[self.plan.ahead], 0)
             self.e.prefetch(self.e.at(first, line * LINE // self.plan.dtype.itemsize), level=1)
 
     # --- guards -------------------------------------------------------------------------------------------------
@@ -205,136 +193,6 @@ class Nest:
         count = e.b.add(e.b.sub(last, first), I64(1))
         return first, count, e.b.icmp_signed(">", count, I64(0))
 
-    # --- the register tile --------------------------------------------------------------------------------------
-    def _unrolled(self, sizes, only_outputs=False):
-        """Yield (element offset in each tensor, lanes in use of each lane loop, step of the sum) for every vector."""
-        e, advance, loops = self.e, self.plan.advance, self.loops
-
-        def walk(k, sizes, offsets, step):
-            lane_loops = self.plan.lane_loops
-            if k == len(loops) - len(lane_loops):
-                if len(lane_loops) != 1:
-                    yield offsets, tuple(sizes[loops[i].dim] for i in lane_loops), step
-                    return
-                size, summed = sizes[loops[k].dim], loops[k].dim in self.reductions
-                for x in range(0, 1 if only_outputs and summed else size, e.lanes):
-                    if not summed and size >= e.lanes:  # the last vector ends with the row: a mask costs more than
-                        x = min(x, size - e.lanes)      # to compute some lanes again
-                    yield [o + x * a[k] for o, a in zip(offsets, advance)], (min(e.lanes, size - x),), step
-                return
-            loop = loops[k]
-            summed = loop.dim in self.reductions
-            if only_outputs and summed:
-                yield from walk(k + 1, sizes, offsets, step)
-                return
-            for i, x in enumerate(range(0, sizes[loop.dim], loop.step)):
-                inner = sizes | {loop.dim: min(loop.step, sizes[loop.dim] - x)}
-                yield from walk(k + 1, inner, [o + i * a[k] for o, a in zip(offsets, advance)],
-                                (*step, i) if summed else step)
-
-        yield from walk(self.plan.tile, sizes, [0] * len(advance), ())
-
-    def _accumulators(self, sizes):
-        """Offset in `out` of each accumulator -> (its number, its offset in bias, lanes in use)."""
-        places = {}
-        for offsets, used, _ in self._unrolled(sizes, only_outputs=True):
-            places[offsets[OUT]] = len(places), offsets[BIAS], used
-        return places
-
-    def _tile(self, place, acc, places):
-        acc, loaded, seen, last = list(acc), {}, set(), ()
-
-        def operand(t, offset, used):
-            key = t, offset, used
-            if key not in loaded:
-                full = t == B and self.plan.packing  # what is packed has zeros beyond its end
-                loaded[key] = self._load(t, place.at[t], offset, self._whole if full and len(used) > 1 else used)
-            return loaded[key]
-
-        for offsets, used, step in self._unrolled(place.sizes):
-            if step != last:  # what is loaded is not kept for a later step: it would take the register of a sum
-                seen.update(loaded)
-                loaded, last = {}, step
-            if (A, offsets[A], used) in seen:
-                self.e.forget_loads()
-                seen.clear()
-            n = places[offsets[OUT]][0]
-            acc[n] = self._multiplied(operand(A, offsets[A], used), operand(B, offsets[B], used), acc[n])
-        return acc
-
-    def _multiplied(self, a, b, c):
-        """c and the products of one element of each lane."""
-        if isinstance(self.plan.dtype, group.Group):
-            return group.dot(self.e, self.plan.dtype, a, b, c)
-        return self.e.fma(a, b, c)
-
-    @cached_property
-    def _whole(self):
-        return tuple(self.plan.counts[k] for k in self.plan.lane_loops)
-
-    def _finish(self, acc, places, place):
-        """Add up lanes, add what is there already, epilogue, store."""
-        e, b, epilogue = self.e, self.e.b, self.plan.epilogue
-        targets = [(o, bias, self._lanes_out(used)) for o, (_, bias, used) in places.items()]
-        values = [self._folded(v) for v in acc]
-        pointer = lambda t, o: self._pointer(t, place.at[t], o)  # noqa: E731
-        of_channels = lambda first: (e.gather(  # noqa: E731
-            pointer(BIAS, o + first), self._kept(self.plan.advance[BIAS], lanes)) for _, o, lanes in targets)
-
-        def existing(*values):
-            return [self._added(v, e.gather(pointer(OUT, o), lanes)) for v, (o, _, lanes) in zip(values, targets)]
-
-        def finished(*values):
-            if epilogue.bias:
-                values = [b.fadd(v, added) for v, added in zip(values, of_channels(0))]
-            return [group.finished(e, epilogue, v) for v in values]
-
-        if self.plan.scaled:
-            values = [integers.real(e, v) for v in values]
-            if epilogue.bias:
-                values = [b.fmul(v, factor) for v, factor in zip(values, of_channels(self.plan.factors))]
-        if epilogue.accumulate:
-            values = existing(*values)
-        elif place.begins:
-            values = e.when(b.not_(_all(b, place.begins)), values, existing)
-        if epilogue.bias or epilogue.activation or epilogue.zero:
-            values = e.when(_all(b, place.ends), values, finished) if place.ends else finished(*values)
-        if epilogue.stores:
-            placed = [(v, [None if i is None else o + i for i in lanes]) for v, (o, _, lanes) in zip(values, targets)]
-            group.scatter(e, epilogue.stores, placed, pointer(OUT, 0))
-            return
-        for v, (o, _, lanes) in zip(values, targets):
-            e.scatter(v, pointer(OUT, o), lanes)
-
-    @property
-    def _adds(self):
-        """What adds sums that are not float32; None for those that are."""
-        return partial(integers.added, self.e) if group.sums_integers(self.plan.dtype) else None
-
-    def _added(self, v, there):
-        """What is stored already, and v."""
-        return self.e.b.fadd(v, there) if self.plan.scaled or not self._adds else self._adds(v, there)
-
-    def _folded(self, v):
-        """The accumulator with the lanes of one sum added up, in the first of them."""
-        step = 1
-        for k in reversed(self.plan.lane_loops):
-            count = self.e.lanes if len(self.plan.lane_loops) == 1 else self.plan.counts[k]
-            if self.loops[k].dim in self.reductions:
-                v = self.e.fold(v, count, step, self._adds)
-            step *= count
-        return v
-
-    def _lanes_out(self, used):
-        """Offsets in `out` of the lanes that hold a result, None for the others."""
-        first = [1 if self.loops[k].dim in self.reductions else u for k, u in zip(self.plan.lane_loops, used)]
-        return self.plan.lane_offsets(self.plan.advance[OUT], first)
-
-    def _kept(self, advance, lanes):
-        """Lane offsets of another tensor where `lanes` has one."""
-        whole = self.plan.lane_offsets(advance, self._whole if len(self.plan.lane_loops) > 1 else [self.e.lanes])
-        return [o if kept is not None else None for o, kept in zip(whole, lanes)]
-
     # --- packing --------------------------------------------------------------------------------------------------
     def _pack(self, place):
         """Copy the part of b that is read from here on to the stack; the place from where it is read then."""
@@ -354,8 +212,8 @@ class Nest:
         full, rest = divmod(sizes[loop.dim], loop.step)
 
         def inside(i, size):
-            self._pack_loops(k + 1, sizes | {loop.dim: size}, self._step(source, i, plan.source[k]),
-                             self._step(target, i, plan.advance[B][k]))
+            self._pack_loops(k + 1, sizes | {loop.dim: size}, self.addresses.step(source, i, plan.source[k]),
+                             self.addresses.step(target, i, plan.advance[B][k]))
             return []
 
         if full:
@@ -370,37 +228,5 @@ class Nest:
             if plan.source[k]:
                 n = plan.counts[k] if len(used) > 1 else u  # whole vectors of several loops: zeros beyond the end
                 offsets = [None if o is None or i >= u else o + i * plan.source[k] for o in offsets for i in range(n)]
-        read = self._address(self.e.fn.args[B], source, 0)
-        self.e.copy(read, offsets, self._pointer(B, target, 0))
-
-    # --- addresses ----------------------------------------------------------------------------------------------
-    def _moved(self, place, k, i, size):
-        """The place after i steps of loop k, where blocks have `size`; i is an int or a run-time value."""
-        at = [self._step(o, i, advance[k]) for o, advance in zip(place.at, self.plan.advance)]
-        return Place(place.sizes | {self.loops[k].dim: size}, at, place.begins, place.ends, place.counts)
-
-    def _step(self, at, i, advance):
-        if isinstance(i, int):
-            return At(at.value, at.constant + i * advance)
-        if not advance:
-            return at
-        step = self.e.mul(i, advance)
-        return At(step if at.value is None else self.e.b.add(at.value, step), at.constant)
-
-    def _address(self, pointer, at, offset):
-        return self.e.at(pointer if at.value is None else self.e.at(pointer, at.value), at.constant + offset)
-
-    def _pointer(self, t, at, offset):
-        return self._address(self.pointers[t], at, offset)
-
-    def _load(self, t, at, offset, used):
-        if not self.plan.lane_loops:
-            return self.e.broadcast(self._pointer(t, at, offset))
-        return self.e.gather(self._pointer(t, at, offset), self.plan.lane_offsets(self.plan.advance[t], used))
-
-
-def _all(b, conditions):
-    out = I1(1)
-    for condition in conditions:
-        out = b.and_(out, condition)
-    return out
+        read = self.addresses.address(self.e.fn.args[B], source, 0)
+        self.e.copy(read, offsets, self.addresses.pointer(B, target, 0))
