@@ -12,7 +12,7 @@ from znn.graph.executor import Executable
 from znn.graph.passes import stages
 from znn.graph.passes.precision import ARRAYS
 from znn.graph.trace import trace
-from znn.runtime import arena
+from znn.runtime import arena, database
 
 INSTRUCTIONS = {"bf16": "dot bf16", "int8": "dot u8"}  # without which a precision is no faster than fp32
 KEPT = 16  # extents that stay ready to run: the blocks of a volume have up to eight
@@ -73,8 +73,8 @@ def has_instruction(precision):
 class Compiled:
     """A network ready for inference, whatever the extent of its input.
 
-    Kernels are looked up, and memory is planned, when an extent is first met; a schedule that is stored later is used
-    from the next `compile` on.
+    Kernels are looked up, and memory is planned, when an extent is first met, and again after this process has stored
+    schedules (`znn.runtime.database`).
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class Compiled:
 
     def _executable(self, shape):
         """The executable for an input of this shape, made when it is first asked for."""
-        key = shape, numba.get_num_threads(), target.current().name
+        key = shape, numba.get_num_threads(), target.current().name, database.edition()
         found = self._ready.pop(key, None) or Executable(self._for(shape))
         self._ready[key] = found
         while len(self._ready) > KEPT:

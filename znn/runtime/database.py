@@ -46,6 +46,7 @@ _KEEP_BETTER = f"""INSERT INTO schedules VALUES ({', '.join('?' * len(COLUMNS))}
 
 
 _lookups = []
+_editions = 0
 
 
 def follows_schedules(function):
@@ -60,8 +61,15 @@ def follows_schedules(function):
 
 def forget():
     """Look all schedules up again, each when it is next needed."""
+    global _editions
+    _editions += 1
     for clear in _lookups:
         clear()
+
+
+def edition():
+    """A number that is another one after every `forget`: what was made with schedules before may be out of date."""
+    return _editions
 
 
 def file():

@@ -23,7 +23,8 @@ from znn.graph.interpreter import interpret
 from znn.graph.passes import PASSES, stages
 from znn.graph.text import parse
 from znn.graph.types import TensorType
-from znn.runtime import arena
+from znn.loops import Schedule
+from znn.runtime import arena, database, request
 
 NETWORKS = [("N4", {"activation": "tanh"}), ("VD2D", {}), ("VD2D3D", {"recursive": True, "activation": "tanh"})]
 
@@ -196,6 +197,20 @@ def test_an_extent_is_made_ready_once_and_a_few_are_kept(monkeypatch):
     finally:
         numba.set_num_threads(threads)
     assert len(made) == (21 if threads > 1 else 20)
+
+
+def test_schedules_that_are_stored_later_are_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZNN_SCHEDULES", str(tmp_path / "schedules.sqlite"))
+    database.forget()
+    asked, fast, x = [], znn.compile(nn.Conv3d(4, 4, 1)), np.ones((1, 4, 2, 6, 20), np.float32)
+    monkeypatch.setattr(request, "kernel", lambda contraction, schedule, *args, real=request.kernel, **named: (
+        asked.append((contraction, schedule)) or real(contraction, schedule, *args, **named)))
+    expected = fast(x)
+    (contraction, rule), = asked
+    other = Schedule.parse(str(rule).replace("z:1 parallel, y:1 parallel", "y:1 parallel, z:1 parallel"))
+    assert np.array_equal(fast(x), expected) and len(asked) == 1 and other != rule
+    database.store(contraction, other, 1e-9, "a test", x.dtype, "before")
+    assert np.array_equal(fast(x), expected) and asked[1:] == [(contraction, other)]
 
 
 def test_several_threads_may_run_it_at_once():
